@@ -225,7 +225,7 @@ fn main() -> ExitCode {
         .sample_size(samples)
         .warm_up_time(Duration::from_secs_f64(seconds / 3.0))
         .measurement_time(Duration::from_secs_f64(seconds));
-    // As `fs-rt` does.
+    // Like `fs-rt` does.
     let _ = LARGE_TABLE.set(fs_xdp::huge_pages);
     let many = if quick { 100_000 } else { 1_000_000 };
     let mut bench = Bench { criterion, samples, quick, many, rows: Vec::new() };

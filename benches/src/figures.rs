@@ -43,7 +43,7 @@ struct Series<'a> {
 }
 
 /// The rows of the README: the part, the row's name in its bench, and its peer.
-const SUMMARY: [(&str, &str, &str); 9] = [
+const SUMMARY: [(&str, &str, &str); 10] = [
     ("redis", "redis GET, 50 clients", "kernel"),
     ("redis", "redis GET, 50 clients, one core", "kernel"),
     ("nginx", "nginx 612 B, 8 connections: rate", "kernel"),
@@ -52,6 +52,7 @@ const SUMMARY: [(&str, &str, &str); 9] = [
     ("short", "short connections", "kernel"),
     ("latency", "ping-pong, spinning: p50", "kernel"),
     ("bulk", "bulk, MTU 1500", "kernel, offloads off"),
+    ("bulk", "bulk, MTU 1500", "kernel, offloads on"),
     ("proxy", "HTTP proxy, keep-alive: per proxy CPU s", "kernel"),
 ];
 

@@ -7,17 +7,18 @@ pub mod plot;
 pub mod report;
 
 use anyhow::Result;
+use clap::Parser;
 use std::process::ExitCode;
 
-/// Runs a program. `--help` prints the usage. An error is one line, with its own exit status (2); a
-/// missed goal has status 1. `body` returns whether all succeeded.
-pub fn run(usage: &str, body: impl FnOnce(Vec<String>) -> Result<bool>) -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.iter().any(|word| word == "-h" || word == "--help") {
-        println!("{usage}");
-        return ExitCode::SUCCESS;
-    }
-    match body(words) {
+/// Parses the arguments of a program and runs it. `body` returns whether all succeeded.
+pub fn run<A: Parser>(body: impl FnOnce(A) -> Result<bool>) -> ExitCode {
+    exit_code(body(A::parse()))
+}
+
+/// Returns the exit status of a program: 0, or 1 for a missed goal. Prints an error in one line,
+/// and returns 2, as for wrong arguments.
+pub fn exit_code(result: Result<bool>) -> ExitCode {
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -2,27 +2,43 @@
 
 use crate::report::{self, Row};
 pub use crate::report::{Plan, median};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Command, FromArgMatches};
+use std::process::ExitCode;
 
 /// A part's name, and the function that measures its rows.
 pub type Part = (&'static str, fn(&Plan) -> Result<Vec<Row>>);
 
-/// Measures the parts in `words`, or all parts if it is empty, prints their rows and writes them to
-/// `target/bench/PART.json`. `--quick` selects the second plan. `--dry-run` only parses `words`.
-/// Returns true if every part could be measured: a missed goal is a figure, not a failure.
-pub fn run(usage: &str, parts: &[Part], [full, quick]: [Plan; 2], words: Vec<String>) -> Result<bool> {
-    let mut plan = full;
-    let mut wanted = Vec::new();
-    let mut dry = false;
-    for word in words {
-        match word.as_str() {
-            "--quick" => plan = quick,
-            "--dry-run" => dry = true,
-            name if parts.iter().any(|(part, _)| *part == name) => wanted.push(word),
-            other => bail!("unknown part or option {other}; {usage}"),
-        }
-    }
-    if dry {
+/// The arguments of such a bench.
+#[derive(Debug, Args)]
+struct Arguments {
+    /// Measures with fewer and shorter rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Parses the arguments only.
+    #[arg(long)]
+    dry_run: bool,
+    /// The parts to measure; by default all.
+    #[arg(value_name = "PART")]
+    parts: Vec<String>,
+}
+
+/// Parses the arguments of the bench `name`, measures the parts that they choose, prints the rows
+/// and writes them to `target/bench/PART.json`. `--quick` selects the second plan. The status is 0
+/// if every part could be measured: a missed goal is a figure, not a failure.
+pub fn main(name: &'static str, about: &'static str, parts: &[Part], plans: [Plan; 2]) -> ExitCode {
+    let names = PossibleValuesParser::new(parts.iter().map(|&(name, _)| name));
+    let command = Arguments::augment_args(Command::new(name)).about(about);
+    let matches = command.mut_arg("parts", |argument| argument.value_parser(names)).get_matches();
+    let measured = Arguments::from_arg_matches(&matches).map_err(anyhow::Error::from);
+    crate::exit_code(measured.and_then(|arguments| measure(parts, plans, &arguments)))
+}
+
+fn measure(parts: &[Part], [full, quick]: [Plan; 2], arguments: &Arguments) -> Result<bool> {
+    let plan = if arguments.quick { quick } else { full };
+    let wanted = &arguments.parts;
+    if arguments.dry_run {
         return Ok(true);
     }
     let folder = fs_tests::apps::target_dir().join("bench");

@@ -20,7 +20,7 @@ pub const SCHEMES: &str = "
 }
 ";
 
-/// As [`bars`], as a separate file.
+/// Like [`bars`], as a separate file.
 pub fn file(title: &str, rows: &[(String, f64, f64)]) -> Result<String> {
     let svg = bars(title, rows)?;
     let head = svg.find('>').map_or(0, |end| end + 1);

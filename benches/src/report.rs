@@ -40,7 +40,7 @@ pub enum Goal {
 pub struct Row {
     /// Name of the measurement.
     pub what: String,
-    /// Its unit.
+    /// The figure's unit.
     pub unit: &'static str,
     /// Our figure, the median.
     pub ours: f64,

@@ -45,6 +45,43 @@ static void through_syscall(void) {
     CALL(syscall(99999));
 }
 
+/* Waits and positional calls by number. */
+static void through_syscall_waits(void) {
+    int a, b;
+    pair(&a, &b);
+    put(a, "abc", 3);
+    await_bytes(b, 3);
+    struct pollfd one = {b, POLLIN, 0};
+    struct timespec none = {0, 0}, long_time = {1000, 0};
+    sigset_t mask;
+    sigemptyset(&mask);
+    CALL(syscall(SYS_ppoll, &one, 1, &long_time, &mask, 8));
+    say("%d s left", long_time.tv_sec >= 900 && long_time.tv_sec <= 1000);
+    CALL(syscall(SYS_ppoll, &one, 1, &none, &mask, 16));
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(b, &set);
+    CALL(syscall(SYS_pselect6, b + 1, &set, NULL, NULL, &long_time, NULL));
+    void *with_mask[2] = {&mask, (void *)8}, *bad[2] = {&mask, (void *)16};
+    CALL(syscall(SYS_pselect6, b + 1, &set, NULL, NULL, &none, with_mask));
+    CALL(syscall(SYS_pselect6, b + 1, &set, NULL, NULL, &none, bad));
+    struct timeval zero = {0, 0};
+    CALL(syscall(SYS_select, b + 1, &set, NULL, NULL, &zero));
+    int e = OPEN(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7}, got = {0};
+    MUST(epoll_ctl(e, EPOLL_CTL_ADD, b, &event));
+    CALL(syscall(SYS_epoll_pwait, e, &got, 1, -1, &mask, 8));
+    CALL(syscall(SYS_epoll_pwait2, e, &got, 1, &none, NULL, 0));
+    CALL(syscall(SYS_epoll_pwait, e, &got, 1, 0, &mask, 16));
+    struct iovec part = {text, 1};
+    CALL(syscall(SYS_preadv2, b, &part, 1, -1, -1, 0));
+    CALL(syscall(SYS_preadv2, b, &part, 1, 0, 0, 0));
+    CALL(syscall(SYS_pwritev2, a, &part, 1, -1, -1, 0));
+    await_bytes(b, 3);
+    CALL(recv(b, text, 10, 0));
+    say("%.3s", text);
+}
+
 static void other_names(void) {
     int a, b;
     pair(&a, &b);
@@ -133,6 +170,7 @@ static void around_main(void) {
 }
 
 const struct test raw_cases[] = {{"raw_syscall", through_syscall},
+                                 {"raw_syscall_waits", through_syscall_waits},
                                  {"raw_other_names", other_names},
                                  {"raw_ring_or_epoll", ring_or_epoll},
                                  {"around_main", around_main},

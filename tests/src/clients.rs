@@ -126,7 +126,7 @@ pub fn many(lab: &Lab, n: usize, base: &str, body: &Body) -> Result<()> {
 pub struct Wrk {
     /// Answers received.
     pub requests: u64,
-    /// How long it ran, in microseconds.
+    /// Time for which it ran, in microseconds.
     pub duration_us: u64,
     /// Bytes received.
     pub bytes: u64,

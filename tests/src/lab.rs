@@ -73,7 +73,7 @@ impl Lab {
         Self::require(args).map(Some)
     }
 
-    /// As [`Lab::up`], but fails if namespaces cannot be created.
+    /// Like [`Lab::up`], but fails if namespaces cannot be created.
     pub fn require(args: &[&str]) -> Result<Lab> {
         let serial = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

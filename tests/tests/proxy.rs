@@ -84,6 +84,33 @@ fn large_body(body: (&'static str, u64)) -> Result<()> {
     )
 }
 
+/// Both paths lose large packets, which are merged segments, those of forwarded frames too. What is sent
+/// again arrives, because it is single segments.
+#[test]
+fn bodies_arrive_over_paths_that_drop_merged_packets() -> Result<()> {
+    const RULES: &str = "table inet lossy { counter lost { } ; chain c { type filter hook prerouting priority -300 ; \
+                         meta length > 1600 numgen inc mod 20 == 0 counter name lost drop ; } ; }";
+    let big = body::body(body::SIXTEEN_MIB)?;
+    let lossy = [Ns::Client, Ns::Backend];
+    with_proxy(
+        |lab, proxy, nginx| {
+            for ns in lossy {
+                lab.run(ns, "nft", &[RULES])?;
+            }
+            for base in [proxy.url(Mode::Http), proxy.url6(Mode::Tcp), proxy.url(Mode::Tcp), proxy.url6(Mode::Http)] {
+                clients::download(lab, &base, &big)?;
+                clients::upload(lab, &base, &big, nginx.uploads())?;
+            }
+            for ns in lossy {
+                let counter = lab.run(ns, "nft", &["list", "counter", "inet", "lossy", "lost"])?;
+                ensure!(!counter.contains("packets 0 "), "nothing was dropped: {counter}");
+            }
+            Ok(())
+        },
+        &[&big],
+    )
+}
+
 #[test]
 fn two_hundred_curls_at_once() -> Result<()> {
     curls_at_once(200)

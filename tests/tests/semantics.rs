@@ -39,8 +39,8 @@ const ORDER: &str = "the order of events of several ready members: a ring's byte
 const MIDDLE: &str = "a reset that comes in the middle of a large send shortens it; when it comes is timing";
 const PASSED: &str = "a connection that is sent to another process while its ring has unread bytes is reset";
 
-/// How often a case is repeated on the kernel if its result there is another one than ours: it may
-/// depend on timing.
+/// Number of times that a case is repeated on the kernel if its result there is another one than
+/// ours: it may depend on timing.
 const REPEATED: usize = 8;
 
 fn on_kernel(lab: &Lab, program: &Semantics, case: &str, connections: Connections) -> Result<Observed> {

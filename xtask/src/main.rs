@@ -13,65 +13,113 @@ mod tools;
 mod tree;
 mod verbs;
 
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-const HELP: &str = "\
-usage: cargo xtask VERB [ARGUMENT…]
+/// Tests, checks, measures and packages the tree. `make` has its own names for the most common
+/// verbs.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
 
-  test [PART…]           what `make test` runs: every deterministic test, in 15 minutes; without parts all of it
-  proof [--again] [PART…]
-                         what `make proof` runs: the long rest, part by part; goes on where the last run of this
-                         commit stopped, --again begins again; the table goes to target/proof/PROOF-RUN.md
-  proof --keep           writes that table into docs/PROOF-RUN.md
-  parts                  lists the parts of both, a line each
-  check [PART…]          what `make check` runs: format, sources, clippy, docs, deny
-  sources                rules about sources and documents that no compiler checks
-  tree [CRATE…]          the largest files, functions and types of a crate, and modules that import one another in a circle
-  bench [--quick] [--keep] [PART…]
-                         memory veth (raw short latency bulk proxy bodies flood) unmodified grid, each with a peer
-                         measured in the same run; --keep writes README.md and docs/PERFORMANCE.md
-  experiments [--quick | --smoke] [--keep] [PART…]
-                         organisations messages fastsocket mtcp replay applications bulk peers; --keep writes
-                         docs/EXPERIMENTS.md
-  icount [--check | --record | SCENARIO…]
-                         instructions per piece of work, by callgrind: benches/icount.md
-  fuzz [--seconds S] [--seed N] [--stable] [TARGET…]
-                         all fuzz targets, with the stable driver and with libFuzzer where cargo-fuzz is installed
-  suites [--short] [SUITE…]
-                         others' test suites under preload; --help has the options
-  vm list | run KERNEL CARD | matrix [--quick] [--only PART] | fetch
-                         other kernels and cards in QEMU
-  deb [--test [SUITE…]]  Debian packages in target/debian; --test: in clean roots of Debian 12 and 13
-";
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Runs what `make test` runs: every deterministic test, in 15 minutes
+    Test {
+        /// The parts to run; by default all. `cargo xtask parts` lists them
+        #[arg(value_name = "PART")]
+        parts: Vec<String>,
+    },
+    /// Runs what `make proof` runs: the long rest of the tests, part by part
+    ///
+    /// Parts that have passed on this commit are skipped. The results are written to
+    /// target/proof/PROOF-RUN.md.
+    Proof(proof::Options),
+    /// Lists the parts of both, a line each
+    Parts,
+    /// Runs what `make check` runs: format, sources, clippy, docs, deny
+    Check {
+        /// The parts to run; by default all
+        #[arg(value_name = "PART")]
+        parts: Vec<String>,
+    },
+    /// Checks rules about sources and documents that no compiler checks
+    Sources,
+    /// Prints the largest files, functions and types of crates, and modules that import one another
+    /// in a circle
+    Tree {
+        /// The crates; by default those of the data path
+        #[arg(value_name = "CRATE")]
+        crates: Vec<String>,
+    },
+    /// Measures figures, each with a peer measured in the same run
+    Bench(verbs::BenchOptions),
+    /// Runs the experiments of the papers next to the kernel and other stacks
+    Experiments(verbs::ExperimentsOptions),
+    /// Counts instructions per piece of work with callgrind: benches/icount.md
+    ///
+    /// `cargo xtask icount --help` has the options.
+    #[command(disable_help_flag = true)]
+    Icount {
+        #[command(flatten)]
+        program: PassedOn,
+    },
+    /// Runs all fuzz targets, with the stable driver, and with libFuzzer where cargo-fuzz is
+    /// installed
+    Fuzz(verbs::FuzzOptions),
+    /// Runs other projects' test suites under preload
+    ///
+    /// `cargo xtask suites --help` has the options.
+    #[command(disable_help_flag = true)]
+    Suites {
+        #[command(flatten)]
+        program: PassedOn,
+    },
+    /// Runs other kernels and cards in QEMU
+    ///
+    /// `cargo xtask vm --help` has the options.
+    #[command(disable_help_flag = true)]
+    Vm {
+        #[command(flatten)]
+        program: PassedOn,
+    },
+    /// Builds the Debian packages in target/debian
+    Deb(verbs::DebOptions),
+}
+
+/// Arguments that another program parses.
+#[derive(Debug, clap::Args)]
+struct PassedOn {
+    /// Arguments of the program that does it
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (verb, rest) = match arguments.split_first() {
-        Some((verb, rest)) => (verb.as_str(), rest),
-        None => ("help", &[][..]),
+    let Some(verb) = Arguments::parse().verb else {
+        print!("{}", Arguments::command().render_help());
+        return ExitCode::SUCCESS;
     };
-    let ended = match verb {
-        "test" => parts::test(rest),
-        "proof" => proof::proof(rest),
-        "parts" => {
+    let ended = match &verb {
+        Verb::Test { parts } => parts::test(parts),
+        Verb::Proof(options) => proof::proof(options),
+        Verb::Parts => {
             proof::list();
             Ok(true)
         }
-        "check" => check::check(rest),
-        "sources" => sources::sources(),
-        "tree" => tree::tree(rest),
-        "bench" => verbs::bench(rest),
-        "experiments" => verbs::experiments(rest),
-        "icount" => verbs::icount(rest),
-        "fuzz" => verbs::fuzz(rest),
-        "suites" => verbs::suites(rest),
-        "vm" => verbs::vm(rest),
-        "deb" => verbs::deb(rest),
-        "help" | "-h" | "--help" => {
-            print!("{HELP}");
-            Ok(true)
-        }
-        _ => Err(format!("no verb '{verb}': cargo xtask help")),
+        Verb::Check { parts } => check::check(parts),
+        Verb::Sources => sources::sources(),
+        Verb::Tree { crates } => tree::tree(crates),
+        Verb::Bench(options) => verbs::bench(options),
+        Verb::Experiments(options) => verbs::experiments(options),
+        Verb::Icount { program } => verbs::icount(&program.arguments),
+        Verb::Fuzz(options) => verbs::fuzz(options),
+        Verb::Suites { program } => verbs::suites(&program.arguments),
+        Verb::Vm { program } => verbs::vm(&program.arguments),
+        Verb::Deb(options) => verbs::deb(options),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,
@@ -80,5 +128,50 @@ fn main() -> ExitCode {
             eprintln!("xtask: {error}");
             ExitCode::from(2)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Verb, clap::Error> {
+        let arguments = Arguments::try_parse_from(std::iter::once("xtask").chain(line.split(' ')))?;
+        Ok(arguments.verb.expect("a verb"))
+    }
+
+    #[test]
+    fn arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn passes_arguments_on_to_other_programs() {
+        for (line, expected) in [
+            ("icount --check", &["--check"][..]),
+            ("suites --help", &["--help"]),
+            ("vm matrix --quick --only 6.12/virtio4", &["matrix", "--quick", "--only", "6.12/virtio4"]),
+        ] {
+            let Ok(Verb::Icount { program } | Verb::Suites { program } | Verb::Vm { program }) = parse(line) else {
+                panic!("{line}");
+            };
+            assert_eq!(program.arguments, expected);
+        }
+    }
+
+    #[test]
+    fn refuses_unknown_arguments() {
+        for line in [
+            "bench --slow",
+            "bench no-part",
+            "experiments --smoke --keep",
+            "fuzz --seconds many",
+            "deb --quick",
+            "no-verb",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        assert!(parse("bench --quick --dry-run raw short").is_ok());
+        assert!(parse("deb --test install remove").is_ok());
     }
 }

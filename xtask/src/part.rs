@@ -4,9 +4,9 @@ use crate::run::Run;
 
 /// One part: its name, purpose and function.
 pub(crate) struct Part {
-    /// Its name in `cargo xtask test NAME`.
+    /// The part's name in `cargo xtask test NAME`.
     pub(crate) name: &'static str,
-    /// Its purpose, in one line.
+    /// The part's purpose, in one line.
     pub(crate) about: &'static str,
     /// Runs it.
     pub(crate) run: fn(&mut Run) -> Outcome,

@@ -120,7 +120,7 @@ fn clippy(run: &mut Run) -> Outcome {
     let mut command = Command::new("cargo");
     command.arg("clippy").args(nextest::workspace()).args(["--all-targets", "--keep-going", "--", "-D", "warnings"]);
     let mut outcome = step(run, &mut command);
-    // As `make demo` builds it: without TLS and HTTP/2.
+    // Like `make demo` builds it: without TLS and HTTP/2.
     let mut demo = Command::new("cargo");
     demo.args(["clippy", "-p", "fs-proxy", "--no-default-features", "--", "-D", "warnings"]);
     outcome.add(step(run, &mut demo));

@@ -16,7 +16,7 @@ pub(crate) use parts::PROOF;
 use crate::part::{Outcome, Part};
 use crate::parts::{TEST, chosen, print_outcome};
 use crate::run::{Run, root, target};
-use crate::tools::{Arguments, date, output_of};
+use crate::tools::{date, output_of};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -30,17 +30,27 @@ pub(crate) fn list() {
     PROOF.iter().for_each(|part| println!("  {:<14} {}", part.name, part.about));
 }
 
-/// Runs the named parts, or all. `--again` also runs those that have passed on this commit.
-/// `--keep` runs nothing, and writes the table of results to docs/PROOF-RUN.md. `Ok(true)` if
-/// nothing failed.
-pub(crate) fn proof(given: &[String]) -> Result<bool, String> {
-    let arguments = Arguments::split(given, &["--again", "--keep"], &[])?;
-    let names: Vec<String> = arguments.names.iter().map(|&name| name.into()).collect();
-    let parts = chosen(PROOF, &names)?;
+/// Options of `cargo xtask proof`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Also runs parts that have passed on this commit
+    #[arg(long)]
+    again: bool,
+    /// Runs nothing, and writes the table of results into docs/PROOF-RUN.md
+    #[arg(long)]
+    keep: bool,
+    /// The parts to run; by default all. `cargo xtask parts` lists them
+    #[arg(value_name = "PART")]
+    parts: Vec<String>,
+}
+
+/// Runs the chosen parts. `Ok(true)` if nothing failed.
+pub(crate) fn proof(options: &Options) -> Result<bool, String> {
+    let parts = chosen(PROOF, &options.parts)?;
     let folder = target().join("proof");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut table = Table::read(&folder.join("state.tsv"));
-    if arguments.has("--keep") {
+    if options.keep {
         write(&root().join(PAGE), &table.markdown(PROOF))?;
         println!("{PAGE}");
         return Ok(true);
@@ -48,7 +58,7 @@ pub(crate) fn proof(given: &[String]) -> Result<bool, String> {
     let commit = commit();
     let mut good = true;
     for part in &parts {
-        let held = table.row(part.name).filter(|row| row.holds_for(&commit) && !arguments.has("--again"));
+        let held = table.row(part.name).filter(|row| row.holds_for(&commit) && !options.again);
         if let Some(row) = held {
             println!("{:<14} {} on this commit, {}", part.name, row.result, row.date);
             continue;

@@ -7,7 +7,7 @@ use crate::sources::circles::circles;
 use crate::sources::imports::Imports;
 
 /// Number of lines of each list.
-const MOST: usize = 8;
+const LIST_LEN: usize = 8;
 
 /// Prints sizes and circles of the named crates, or of those of the data path. Ignores tests.
 pub(crate) fn tree(names: &[String]) -> Result<bool, String> {
@@ -45,7 +45,7 @@ pub(crate) fn tree(names: &[String]) -> Result<bool, String> {
 fn print_largest(what: &str, mut list: Vec<(usize, String)>) {
     list.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     println!("  {what}:");
-    list.iter().take(MOST).for_each(|(size, name)| println!("    {size:>4}  {name}"));
+    list.iter().take(LIST_LEN).for_each(|(size, name)| println!("    {size:>4}  {name}"));
 }
 
 /// Sizes, each with a name.

@@ -5,10 +5,10 @@ mod deb;
 mod experiments;
 mod fuzz;
 
-pub(crate) use bench::bench;
-pub(crate) use deb::deb;
-pub(crate) use experiments::experiments;
-pub(crate) use fuzz::fuzz;
+pub(crate) use bench::{BenchOptions, bench};
+pub(crate) use deb::{DebOptions, deb};
+pub(crate) use experiments::{ExperimentsOptions, experiments};
+pub(crate) use fuzz::{FuzzOptions, fuzz};
 
 use crate::labs;
 use crate::run::{root, target};

@@ -30,21 +30,21 @@ mod sockmap;
 mod ssl;
 mod trace;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
+use clap::{Parser, Subcommand};
 use fs_tests::apps::{target_dir, workspace};
 use outcome::{Item, Outcome};
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
-
-const USAGE: &str = "usage: fs-experiments [--quick | --smoke] [PART…] | page [--check] | play ADDRESS FILE | flows ADDRESS N SECONDS | \
-                     handshakes ADDRESS CERTIFICATE N SECONDS; parts: organisations messages fastsocket mtcp replay applications bulk peers";
 
 /// One experiment.
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What is measured, and how it differs from the paper.
+    /// The measurement, and its differences from the paper.
     pub(crate) about: &'static str,
     pub(crate) run: fn(&mut Run) -> Result<()>,
 }
@@ -124,53 +124,79 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "peers", title: "Peers", about: peers::ABOUT, run: peers::run },
 ];
 
+/// Runs the experiments of the papers next to the kernel and other stacks.
+#[derive(Debug, Parser)]
+#[command(name = "fs-experiments", args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Measures with fewer and shorter rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Only tests that each part works, with the smallest sizes.
+    #[arg(long)]
+    smoke: bool,
+    /// The parts to run; by default all.
+    #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|part| part.name)))]
+    parts: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Writes docs/EXPERIMENTS.md from kept results.
+    Page {
+        /// Only compares: fails if the page is different.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Replays a trace of requests, for the part `replay`.
+    #[command(hide = true)]
+    Play { to: SocketAddr, file: PathBuf },
+    /// Receives on several connections, for the part `mtcp`.
+    #[command(hide = true)]
+    Flows { to: SocketAddr, count: usize, seconds: f64 },
+    /// Makes TLS connections, for the part `applications`.
+    #[command(hide = true)]
+    Handshakes { to: SocketAddr, certificate: PathBuf, connections: usize, seconds: f64 },
+}
+
 fn main() -> ExitCode {
-    fs_benches::run(USAGE, |words| {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        match words[..] {
-            ["page"] => page::write(workspace(), false).map(|()| true),
-            ["page", "--check"] => page::write(workspace(), true).map(|()| true),
-            ["play", to, file] => {
-                fs_stacks::usage::raise_open_files(1 << 20)?;
-                let replayed = clients::replay(to.parse().context(USAGE)?, trace::read(Path::new(file))?)?;
-                println!("{}", serde_json::to_string(&replayed)?);
-                Ok(true)
-            }
-            ["flows", to, count, seconds] => {
-                fs_stacks::usage::raise_open_files(1 << 20)?;
-                let seconds: f64 = seconds.parse().context(USAGE)?;
-                let flows = clients::flows(to.parse().context(USAGE)?, count.parse().context(USAGE)?, seconds)?;
-                println!("{}", serde_json::to_string(&flows)?);
-                Ok(true)
-            }
-            ["handshakes", to, certificate, connections, seconds] => {
-                fs_stacks::usage::raise_open_files(1 << 20)?;
-                let (to, certificate) = (to.parse().context(USAGE)?, Path::new(certificate));
-                let connections = connections.parse().context(USAGE)?;
-                let made = handshakes::run(to, certificate, connections, seconds.parse().context(USAGE)?)?;
-                println!("{}", serde_json::to_string(&made)?);
-                Ok(true)
-            }
-            _ => experiments(&words),
-        }
+    fs_benches::run(|arguments: Arguments| match &arguments.command {
+        None => experiments(&arguments),
+        Some(command) => command.run().map(|()| true),
     })
 }
 
-fn experiments(words: &[&str]) -> Result<bool> {
-    let (mut quick, mut smoke, mut wanted) = (false, false, Vec::new());
-    for &word in words {
-        match word {
-            "--quick" => quick = true,
-            "--smoke" => (quick, smoke) = (true, true),
-            name if PARTS.iter().any(|part| part.name == name) => wanted.push(name),
-            other => bail!("unknown part or option {other}; {USAGE}"),
-        }
+impl Command {
+    fn run(&self) -> Result<()> {
+        let line = match self {
+            Command::Page { check } => return page::write(workspace(), *check),
+            Command::Play { to, file } => {
+                fs_stacks::usage::raise_open_files(1 << 20)?;
+                serde_json::to_string(&clients::replay(*to, trace::read(file)?)?)?
+            }
+            Command::Flows { to, count, seconds } => {
+                fs_stacks::usage::raise_open_files(1 << 20)?;
+                serde_json::to_string(&clients::flows(*to, *count, *seconds)?)?
+            }
+            Command::Handshakes { to, certificate, connections, seconds } => {
+                fs_stacks::usage::raise_open_files(1 << 20)?;
+                serde_json::to_string(&handshakes::run(*to, certificate, *connections, *seconds)?)?
+            }
+        };
+        println!("{line}");
+        Ok(())
     }
+}
+
+fn experiments(arguments: &Arguments) -> Result<bool> {
+    let Arguments { smoke, parts: ref wanted, .. } = *arguments;
+    let quick = arguments.quick || smoke;
     let folder = target_dir().join("experiments");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut complete = true;
     for part in PARTS {
-        if !wanted.is_empty() && !wanted.contains(&part.name) {
+        if !wanted.is_empty() && !wanted.iter().any(|name| name == part.name) {
             continue;
         }
         println!("{}:", part.name);

@@ -93,7 +93,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// As [`Host::place`], in the format of `experiments-host`.
+    /// Like [`Host::place`], in the format of `experiments-host`.
     fn at(&mut self, by: By) -> String {
         match self.place(by) {
             (path, _) if path.starts_with('/') => path,

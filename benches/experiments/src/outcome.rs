@@ -46,7 +46,7 @@ pub(crate) struct Figure {
     pub(crate) categories: Vec<String>,
     /// Unit of the values.
     pub(crate) unit: String,
-    /// Whether the value axis is logarithmic.
+    /// True if the value axis is logarithmic.
     pub(crate) log: bool,
     pub(crate) series: Vec<Series>,
 }

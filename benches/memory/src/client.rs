@@ -56,9 +56,9 @@ pub enum Role {
 pub struct Clients {
     /// Sequence numbers of each connection.
     pub flows: Vec<Flow>,
-    /// Whether to offer and send timestamps.
+    /// Offer and send timestamps.
     pub timestamps: bool,
-    /// Whether to use IPv6.
+    /// Use IPv6 instead of IPv4.
     pub v6: bool,
     /// The generator's side of the connections.
     pub role: Role,
@@ -72,9 +72,9 @@ pub struct Clients {
 /// A parsed packet of the stack.
 #[derive(Clone, Copy)]
 pub struct Answer {
-    /// Its connection.
+    /// The answer's connection.
     pub flow: usize,
-    /// Its first byte.
+    /// The answer's first byte.
     pub seq: u32,
     /// Bytes of payload.
     pub payload: usize,
@@ -144,7 +144,7 @@ impl Clients {
         self.build_at(flow, 0, flags, payload, out)
     }
 
-    /// As [`Clients::build`], but `ahead` bytes later in the stream. If `ahead` is not 0, this
+    /// Like [`Clients::build`], but `ahead` bytes later in the stream. If `ahead` is not 0, this
     /// leaves a gap and does not advance the sequence number.
     pub fn build_at(&mut self, flow: usize, ahead: u32, flags: u8, payload: usize, out: &mut [u8]) -> usize {
         let (address, port, to) = self.addr(flow);

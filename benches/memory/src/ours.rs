@@ -53,9 +53,9 @@ pub enum App {
 pub struct Setup {
     /// Connections that are open from the start.
     pub open: usize,
-    /// Whether the peers offer timestamps.
+    /// True if the peers offer timestamps.
     pub timestamps: bool,
-    /// Whether to use IPv6.
+    /// Use IPv6 instead of IPv4.
     pub v6: bool,
     /// The application.
     pub app: App,

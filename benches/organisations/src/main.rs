@@ -1,24 +1,41 @@
 //! One run of one threading model; prints its counters as a line of JSON.
-//!
-//! ```text
-//! organisations KIND bulk|requests CONNECTIONS CORES --milliseconds N     threads and the clock
-//! organisations KIND bulk|requests CONNECTIONS CORES --packets N          one thread, counts only (callgrind)
-//! ```
-//! KIND: `up`, `msgp`, `connp-t`, `connp-l:GROUPS`, `per-core`.
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
+use clap::Parser;
 use fs_organisations::organisation::Kind;
 use fs_organisations::run::{Setting, counted, timed};
 use fs_organisations::wire::Load;
 use std::process::ExitCode;
 use std::time::Duration;
 
-const USAGE: &str = "usage: organisations up|msgp|connp-t|connp-l:GROUPS|per-core bulk|requests CONNECTIONS CORES \
-                     --milliseconds N | --packets N";
+/// Runs the engine under one threading model, and prints its counters as a line of JSON.
+#[derive(Debug, Parser)]
+#[command(name = "organisations")]
+struct Arguments {
+    /// The threading model: up, msgp, connp-t, connp-l:GROUPS or per-core.
+    #[arg(value_parser = kind)]
+    kind: Kind,
+    /// The load of the clients.
+    load: Load,
+    /// Number of connections.
+    connections: usize,
+    /// Number of cores.
+    cores: usize,
+    /// Runs threads for this time, after a quarter of it to warm up.
+    #[arg(long, value_name = "N", required_unless_present = "packets", conflicts_with = "packets")]
+    milliseconds: Option<u64>,
+    /// Runs one thread for this many packets, for callgrind.
+    #[arg(long, value_name = "N")]
+    packets: Option<u64>,
+}
+
+/// Parses a threading model.
+fn kind(name: &str) -> Result<Kind, &'static str> {
+    Kind::parse(name).ok_or("the models are up, msgp, connp-t, connp-l:GROUPS (such as connp-l:128) and per-core")
+}
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    match run(&words) {
+    match run(&Arguments::parse()) {
         Ok(line) => {
             println!("{line}");
             ExitCode::SUCCESS
@@ -30,21 +47,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(words: &[String]) -> Result<String> {
-    let [kind, load, connections, cores, how, amount] = words else { bail!("{USAGE}") };
-    let kind = Kind::parse(kind).with_context(|| format!("no organisation {kind}; {USAGE}"))?;
-    let load = match load.as_str() {
-        "bulk" => Load::Bulk,
-        "requests" => Load::Requests,
-        other => bail!("no load {other}; {USAGE}"),
-    };
-    let number = |text: &str| text.parse::<u64>().with_context(|| format!("{text} is no number; {USAGE}"));
-    let setting = Setting { kind, cores: number(cores)? as usize, connections: number(connections)? as usize, load };
-    let amount = number(amount)?;
-    let outcome = match how.as_str() {
-        "--milliseconds" => timed(setting, Duration::from_millis(amount / 4), Duration::from_millis(amount))?,
-        "--packets" => counted(setting, amount)?,
-        other => bail!("unknown option {other}; {USAGE}"),
+fn run(arguments: &Arguments) -> Result<String> {
+    let Arguments { kind, load, connections, cores, milliseconds, packets } = *arguments;
+    let setting = Setting { kind, cores, connections, load };
+    let outcome = match packets {
+        Some(packets) => counted(setting, packets)?,
+        None => {
+            let time = Duration::from_millis(milliseconds.unwrap_or_default());
+            timed(setting, time / 4, time)?
+        }
     };
     Ok(serde_json::to_string(&outcome)?)
 }

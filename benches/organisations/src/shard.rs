@@ -22,7 +22,7 @@ const SPARE: usize = 128;
 pub struct Ready {
     /// The flow.
     pub flow: u32,
-    /// Its connection in its instance.
+    /// The socket's connection in its instance.
     pub id: TcpId,
 }
 

@@ -11,7 +11,7 @@ pub const ETHERNET: usize = 14;
 pub const MESSAGE: usize = 64;
 
 /// The load of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Load {
     /// The stack sends as fast as it can; the peer acknowledges.
     Bulk,

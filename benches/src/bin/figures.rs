@@ -7,17 +7,17 @@ use fs_tests::apps::workspace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: figures [--check]";
+/// Writes the figures of kept runs into README.md, docs/PERFORMANCE.md and docs/plots.
+#[derive(Debug, clap::Parser)]
+#[command(name = "figures")]
+struct Arguments {
+    /// Only compares: fails if a file has other figures.
+    #[arg(long)]
+    check: bool,
+}
 
 fn main() -> ExitCode {
-    fs_benches::run(USAGE, |words| {
-        let check = match &words[..] {
-            [] => false,
-            [word] if word == "--check" => true,
-            _ => anyhow::bail!("{USAGE}"),
-        };
-        run(check).map(|()| true)
-    })
+    fs_benches::run(|arguments: Arguments| run(arguments.check).map(|()| true))
 }
 
 fn run(check: bool) -> Result<()> {

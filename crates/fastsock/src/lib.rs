@@ -45,21 +45,21 @@ pub use fs_rt::{
 pub use run::__main;
 pub use run::{block_on, run};
 
-/// Sockets for any thread, from [`fs_compat::send`].
+/// Sockets for any thread, from [`fs_compat::net`].
 pub mod net {
-    pub use fs_compat::send::*;
+    pub use fs_compat::net::*;
     pub use tokio::net::ToSocketAddrs;
 }
 
-/// Sockets that stay on their core, from [`fs_compat::net`](mod@fs_compat::net).
+/// Sockets that stay on their core, from [`fs_compat::local`](mod@fs_compat::local).
 pub mod local {
-    pub use fs_compat::net::*;
+    pub use fs_compat::local::*;
 }
 
 /// The former name of [`net`].
 #[deprecated(note = "it is `fastsock::net` now")]
 pub mod send {
-    pub use fs_compat::send::*;
+    pub use fs_compat::net::*;
 }
 
 macro_rules! former {

@@ -1,12 +1,12 @@
 //! Starts the runtime in one line.
 
-use fs_compat::send::Background;
+use fs_compat::net::Background;
 use fs_rt::Runtime;
 use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-/// How long connections may take to end after the program's own future has ended.
+/// Maximum duration of the end of connections, after the program's own future has ended.
 const END: Duration = Duration::from_secs(1);
 
 /// Runs `main` on a multi-threaded tokio runtime, next to the cores of the runtime that the
@@ -44,7 +44,7 @@ pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
     block_on(runtime.map_err(io::Error::other)?, main)
 }
 
-/// As [`run`], with the cores of `runtime`.
+/// Like [`run`], with the cores of `runtime`.
 ///
 /// ```
 /// use fastsock::net::{TcpListener, TcpStream};

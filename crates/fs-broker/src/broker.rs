@@ -329,7 +329,7 @@ impl Server {
         Ok(())
     }
 
-    /// As bind(2) decides for a process without capabilities.
+    /// Decides like bind(2) for a process without capabilities.
     fn may_bind(&self, process: Process, at: SocketAddr) -> Result<(), (i32, String)> {
         let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
         let first = first.ok().and_then(|first| first.trim().parse().ok()).unwrap_or(1024_u16);

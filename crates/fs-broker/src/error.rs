@@ -1,4 +1,4 @@
-//! What can fail.
+//! Errors.
 
 use fs_xdp::XdpError;
 use std::error::Error as _;

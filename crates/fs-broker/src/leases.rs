@@ -24,7 +24,7 @@ pub(crate) struct Leases<M = Maps> {
     table: BTreeMap<Port, Vec<(Address, u16)>>,
 }
 
-/// What holds the leases for the BPF programs.
+/// The maps that hold the leases for the BPF programs.
 pub(crate) trait Write {
     fn port(&mut self, port: u16, slots: [u16; 4]) -> Result<(), MapError>;
     /// Slot 0 removes it.
@@ -227,7 +227,7 @@ mod tests {
     }
 
     impl Leases<Fake> {
-        /// As `owner` of share.bpf.c finds it, at an address of the host.
+        /// Like `owner` of share.bpf.c finds it, at an address of the host.
         fn owner(&self, protocol: Protocol, at: &str) -> u16 {
             let (port, address) = place(protocol, at.parse().unwrap());
             match self.maps.ports.get(&port.0).map_or(0, |slots| slots[port.1]) {

@@ -29,7 +29,7 @@ const END: &str = "fastsock";
 /// Begins the names of the hosts' ends.
 const PREFIX: &str = "fsk";
 
-/// What a program asks for.
+/// A program's request.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) queues: u32,

@@ -22,7 +22,7 @@ const LINK: &str = "link";
 
 macro_rules! counters {
     ($($(#[$text:meta])* $name:ident,)*) => {
-        /// What the programs have counted for one slot. The order is that of share.bpf.c.
+        /// Counters of the BPF programs for one slot. The order is that of share.bpf.c.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$text])* pub $name: u64,)*
@@ -237,7 +237,7 @@ impl End {
         Ok(program.fd().map_err(|error| failed(&error))?.as_fd().as_raw_fd())
     }
 
-    /// What arrives on this queue goes into the socket.
+    /// Directs packets of this queue to the socket.
     pub(crate) fn set(&mut self, queue: u32, socket: &OwnedFd) -> Result<(), Error> {
         self.sockets.set(queue, socket.as_raw_fd(), 0).map_err(|error| Error::bpf("enter a socket", &error))
     }

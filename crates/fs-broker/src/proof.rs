@@ -8,7 +8,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-/// What a socket reserves.
+/// The protocol, addresses and port that a socket reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Proof {
     pub(crate) protocol: Protocol,

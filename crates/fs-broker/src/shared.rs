@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where maps and links are pinned by default: a folder for each shared device of each network
-/// namespace.
+/// Path at which maps and links are pinned by default: a folder for each shared device of each
+/// network namespace.
 pub const PINS: &str = "/sys/fs/bpf/fastsock";
 
 /// Device and inode of the calling thread's network namespace.
@@ -200,7 +200,7 @@ pub struct Row {
     pub uid: u32,
     /// Number of leased ends.
     pub leases: usize,
-    /// What the kernel has counted.
+    /// Counters of the kernel.
     pub counters: Counters,
 }
 

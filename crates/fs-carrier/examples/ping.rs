@@ -49,7 +49,7 @@ fn run_on(cpus: &[usize]) {
     rustix::thread::sched_setaffinity(None, &set).expect("a processor");
 }
 
-/// What carries the bytes.
+/// A transport for the bytes.
 trait Stream: Send + 'static {
     fn put(&self, bytes: &[u8]);
     /// Returns false at the end.

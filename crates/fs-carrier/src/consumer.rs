@@ -103,7 +103,7 @@ impl<K: Kernel> Consumer<'_, K> {
         let receive = &self.side.receive;
         receive.distrusted.store(1, Ordering::Relaxed);
         receive.known_tail.store(receive.head.load(Ordering::Relaxed), Ordering::Relaxed);
-        // What the peer reads there is a courtesy: it may overwrite it at any time.
+        // This mark is a hint for the peer, which may overwrite the word at any time.
         let word = &self.direction.line_a.word;
         let _told = word.set_kernel(word.load(), true);
     }
@@ -339,10 +339,11 @@ impl<K: Kernel> Consumer<'_, K> {
         }
     }
 
-    /// Whether all bytes that arrived were counted by their sender, asked as soon as the ring carries: honest numbers stand still then.
+    /// Returns true if all bytes that arrived were counted by their sender. Called as soon as the ring carries: the numbers of an honest
+    /// peer do not change then.
     ///
-    /// A holder at the peer's end that writes without this library shows here as bytes that nobody counted. The direction is pinned, as ring
-    /// bytes would overtake its next ones; those that have arrived precede what is in the ring by now.
+    /// Bytes that no sender has counted come from a holder at the peer's end that writes without this library. The direction is then pinned,
+    /// because ring bytes would overtake that holder's next bytes. Its bytes that have arrived precede the bytes in the ring.
     fn kernel_bytes_are_counted(&self) -> bool {
         // One call in nearly all cases: a FIN may count as a byte here, and then the numbers are looked at more closely.
         if self.kernel.tcp_info().is_ok_and(|info| info.bytes_received <= self.kernel_bytes_sent()) {
@@ -365,7 +366,7 @@ impl<K: Kernel> Consumer<'_, K> {
         self.pin_behind(None);
     }
 
-    /// The same with another boundary than `K`.
+    /// Pins this direction. `B` becomes `boundary`, or `K` without one.
     fn pin_behind(&self, boundary: Option<u64>) {
         loop {
             let seen = self.word();

@@ -1,4 +1,4 @@
-//! Whether more threads want the processors than there are, as the waits of a process notice.
+//! Estimates if more threads want to run than there are processors, from the waits of this process.
 //!
 //! A thread that spins takes its own share of the processor then, and one that yields loses more: sched_yield(2) gives up the rest of its
 //! slice, and the scheduler places it behind one more (`yield_task_fair`, kernel/sched/fair.c; measured beside one busy loop: 2.8 ms
@@ -30,12 +30,12 @@ const SOON_NS: u64 = 50_000_000;
 /// The longest pause. More: slower to notice that the processors are free; fewer: more of the time is lost in trying.
 const MAX_PAUSE_NS: u64 = 3_200_000_000;
 
-/// What a process knows of the demand for its processors. Races between threads cost a slice, nothing else.
+/// A process's estimate of the demand for its processors. Races between threads cost a slice, nothing else.
 #[derive(Debug, Default)]
 pub struct Crowd {
     /// Until when nothing is looked at. 0: looks are allowed.
     pause_end: AtomicU64,
-    /// How long the last pause was, and when it ended or ends.
+    /// Length of the last pause, and the time of its end.
     pause_ns: AtomicU64,
     last_end: AtomicU64,
     /// When a thread was last off its processor without a pause, or the machine was busy.

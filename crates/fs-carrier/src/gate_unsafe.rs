@@ -34,7 +34,7 @@ impl<T> Gate<T> {
     /// Takes the gate, and waits for it.
     ///
     /// # Errors
-    /// As [`Lock::lock`].
+    /// The errors of [`Lock::lock`].
     #[inline]
     pub fn lock(&self, machine: &impl Machine) -> Result<Open<'_, T>, HeldByCaller> {
         Ok(Open { _guard: self.lock.lock(machine)?, gate: self })
@@ -46,12 +46,12 @@ impl<T> Gate<T> {
         Some(Open { _guard: self.lock.try_lock(machine)?, gate: self })
     }
 
-    /// As [`Lock::break_lock`].
+    /// Like [`Lock::break_lock`].
     pub fn break_lock(&self) {
         self.lock.break_lock();
     }
 
-    /// As [`Lock::break_own`].
+    /// Like [`Lock::break_own`].
     pub fn break_own(&self, machine: &impl Machine) {
         self.lock.break_own(machine);
     }

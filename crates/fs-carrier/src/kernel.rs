@@ -3,7 +3,7 @@
 
 pub use rustix::io::Errno;
 
-/// How [`Kernel::recv`] receives.
+/// The mode of [`Kernel::recv`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecvMode {
     /// MSG_DONTWAIT: `EAGAIN` instead of a wait. Without it the socket's own mode decides.
@@ -86,25 +86,25 @@ pub trait Kernel: Machine {
     /// Calls send(2) with MSG_NOSIGNAL.
     ///
     /// # Errors
-    /// Those of send(2).
+    /// The errors of send(2).
     fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno>;
 
     /// Calls recv(2). 0 is the end of the stream, since `into` is not empty.
     ///
     /// # Errors
-    /// Those of recv(2).
+    /// The errors of recv(2).
     fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno>;
 
     /// Returns the bytes that recv(2) would return (FIONREAD).
     ///
     /// # Errors
-    /// Those of ioctl(2).
+    /// The errors of ioctl(2).
     fn unread(&self) -> Result<u64, Errno>;
 
     /// Asks for TCP_INFO.
     ///
     /// # Errors
-    /// Those of getsockopt(2).
+    /// The errors of getsockopt(2).
     fn tcp_info(&self) -> Result<TcpInfo, Errno>;
 
     /// Asks poll(2) for errors and for room to send, without a wait.
@@ -160,14 +160,14 @@ pub trait KernelSet: Machine {
     /// Calls the application's epoll_wait(2) with the application's signal mask. `timeout_ns`: how long it waits at most; `None`: for ever.
     ///
     /// # Errors
-    /// Those of epoll_wait(2).
+    /// The errors of epoll_wait(2).
     fn wait(&self, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno>;
 
     /// E5: makes a thread that sleeps in the set return with an event whose data [`KernelSet::is_interrupt`] knows, until
     /// [`KernelSet::end_interrupt`]. Calls of both are never concurrent.
     ///
     /// # Errors
-    /// Those of eventfd(2) and epoll_ctl(2).
+    /// The errors of eventfd(2) and epoll_ctl(2).
     fn interrupt(&self) -> Result<(), Errno>;
 
     /// E5: takes the interruption back.

@@ -10,14 +10,15 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// Vain looks in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
 const VAIN_LOOKS: u32 = 4;
-/// Of so many waits that would sleep at once, one looks. More: slower to notice that the peer answers promptly again; fewer: CPU.
+/// Number of waits without a look, after which one wait looks again. More: slower to notice that the peer answers promptly again; fewer:
+/// CPU.
 const RETRY: u32 = 32;
-/// How much longer a wait for several connections looks for each hot one, in nanoseconds: what its way to the kernel and back costs both
-/// ends (two system calls that bytes take, TCP_INFO). A look that is as long as what it saves is at most twice as dear as the better of
+/// Additional time of a look per hot connection in nanoseconds, for a wait on several connections: the cost for both ends if bytes pass
+/// through the kernel (two system calls, TCP_INFO). A look that is as long as what it saves is at most twice as dear as the better of
 /// both. More: CPU for peers that think; fewer: a server's and a client's turns over 50 connections, 100 µs each, end the use of the rings.
 const NS_PER_HOT: u32 = 2_000;
-/// The most connections that count for that. More: a thread with thousands of connections spins for more than 2 ms; fewer: with 1,000 clients,
-/// each end's turn over all of them takes longer than the other's look, so both sleep, and the kernel carries.
+/// Maximum number of hot connections that extend a look. More: a thread with thousands of connections spins for more than 2 ms; fewer: with
+/// 1,000 clients, each end's turn over all of them takes longer than the other's look, so both sleep, and the kernel carries.
 const MAX_HOT: usize = 1024;
 /// Looks at the words between two readings of the clock.
 const LOOKS_PER_READING: u32 = 16;
@@ -27,12 +28,12 @@ const LOOKS_PER_READING: u32 = 16;
 pub(crate) const FIRST_YIELD_NS: u64 = 2_000;
 pub(crate) const YIELD_NS: u64 = 10_000;
 
-/// How this process waits.
+/// Settings for the waits of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacing {
     /// The longest look of a receiver, in nanoseconds: as long as a wake-up ([`wake_up_ns`](crate::sys::wake_up_ns)).
     pub look_ns: u32,
-    /// How long a sender waits for room in the ring before the kernel carries, in nanoseconds.
+    /// Time that a sender waits for space in the ring before the kernel carries, in nanoseconds.
     pub room_ns: u32,
     /// Not 0: the process has one processor, so a look is so many calls of sched_yield(2).
     pub yields: u32,
@@ -121,7 +122,7 @@ impl Pacing {
         false
     }
 
-    /// As [`Pacing::look`], for a peer that is known to be awake: it yields as often as the time allows.
+    /// Like [`Pacing::look`], for a peer that is known to be awake: it yields as often as the time allows.
     pub(crate) fn wait_for_awake(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
         if self.is_crowded(machine) {
             return found();
@@ -142,7 +143,7 @@ impl Pacing {
     }
 }
 
-/// What one receiver has learnt of its peer. Races between threads cost a look, nothing else.
+/// A receiver's estimate of its peer. Races between threads cost a look, nothing else.
 #[derive(Debug)]
 pub(crate) struct Look {
     budget_ns: AtomicU32,

@@ -1,13 +1,13 @@
-//! How often a thread with many connections asks the kernel, and yields.
+//! The intervals at which a thread with many connections asks the kernel, and yields.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// How long the kernel's own events may wait while the ring has some (E4). Longer: new connections and ends are seen late; shorter: a system
+/// Maximum delay of the kernel's own events while the ring has some (E4). Longer: new connections and ends are seen late; shorter: a system
 /// call where the ring would do.
 const MERGE_NS: u64 = 50_000;
-/// As [`MERGE_NS`], in calls.
+/// Like [`MERGE_NS`], in calls.
 const MERGE_CALLS: u32 = 32;
-/// How long a thread runs before it yields once (docs/decisions/0011). Longer: another thread that is to answer waits for a tick of 4 ms;
+/// Time that a thread runs before it yields once (docs/decisions/0011). Longer: another thread that is to answer waits for a tick of 4 ms;
 /// shorter: a system call more often.
 const TURN_NS: u64 = 250_000;
 

@@ -36,23 +36,23 @@ impl<'a, K: Kernel> Watched<'a, K> {
 
     fn check(&mut self) -> bool {
         let seen = self.pair.incoming_word();
-        // What the kernel alone carries, the kernel's own poll(2) reports.
+        // The kernel's own poll(2) reports connections that the kernel alone carries.
         self.is_ready = !self.pair.is_kernel_only_and_empty_behind(seen) && self.pair.is_ready_by_words(seen);
         self.is_ready
     }
 }
 
-/// How the kernel is asked about the caller's whole list.
+/// The kind of question to the kernel about the caller's whole list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// As the application does, with its signal mask, and with what is left of its timeout in ns. `None` waits for ever.
+    /// The application's own call, with its signal mask and the rest of its timeout in ns. `None` waits for ever.
     Call(Option<u64>),
     /// The rings have bytes, so the call does not wait: it returns at once, under the thread's own signal mask. The kernel delivers no
     /// signal of the call's mask either where descriptors are ready (`poll_select_finish` in fs/select.c).
     AlsoReady,
 }
 
-/// What one thread has learnt of its waits in poll(2) and select(2).
+/// A thread's statistics of its waits in poll(2) and select(2).
 #[derive(Debug)]
 pub struct Poller {
     pacing: Pacing,
@@ -74,7 +74,7 @@ impl Poller {
     /// the caller tells it by [`Pair::report_readable`] (C9).
     ///
     /// # Errors
-    /// Those of `ask`.
+    /// The errors of `ask`.
     pub fn wait<K: Kernel>(
         &self,
         machine: &impl Machine,

@@ -14,11 +14,11 @@ use crate::word::{KernelSend, Snapshot};
 
 /// Sends through the ring between two readings of the clock for P4.
 const SENDS_PER_READING: u32 = 64;
-/// How long a sender trusts the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
+/// Time that a sender uses the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
 /// after the peer's death; shorter: a system call more often.
 const CHECK_NS: u64 = 1_000_000;
-/// How long bytes may go by the ring alone until some go by the kernel (P5). Longer: a firewall's rule that comes later takes effect later;
-/// shorter: the wake-up of a kernel send, about 70 µs, more often.
+/// Time in which all bytes may go by the ring, until some must go by the kernel (P5). Longer: a firewall's rule that comes later takes
+/// effect later; shorter: the wake-up of a kernel send, about 70 µs, more often.
 const KERNEL_NS: u64 = 1_000_000_000;
 
 /// One end's outgoing direction.
@@ -89,7 +89,7 @@ impl<K: Kernel> Producer<'_, K> {
     /// Sends bytes by the carrier of the moment, and returns how many.
     ///
     /// # Errors
-    /// Those of send(2), if nothing was sent before.
+    /// The errors of send(2), if nothing was sent before.
     #[inline]
     pub(crate) fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
         // Only whole pieces: half of a piece in each carrier would be in two streams at once.
@@ -340,7 +340,7 @@ impl<K: Kernel> Producer<'_, K> {
         if events.error || events.hang_up {
             self.to_kernel(true);
         } else if events.peer_closed {
-            // It may have died: then the kernel's next send says so. A peer that goes on reading asks for the ring again.
+            // The peer may have died: then the kernel's next send fails. A peer that continues to read requests the ring again.
             self.to_kernel(false);
         }
     }

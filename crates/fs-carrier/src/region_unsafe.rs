@@ -24,7 +24,7 @@ use crate::layout::{Direction, Side};
 use crate::ring_unsafe::Ring;
 use crate::word::{Snapshot, Word};
 
-/// Where the rings begin.
+/// Offset of the first ring.
 const RINGS_AT: usize = 4096;
 /// The smallest ring: a page. Less saves no memory.
 pub const MIN_RING: usize = 4096;
@@ -193,7 +193,7 @@ impl Region {
         if valid { Ok(RINGS_AT + 2 * ring) } else { Err(Errno::INVAL) }
     }
 
-    /// What `end` sees, with its own words.
+    /// Returns the view of `end`, with its own words.
     pub(crate) fn view(self, end: End, side: SideRef) -> View {
         let (out, incoming) = (end as usize, 1 - end as usize);
         let direction = |i: usize| NonNull::from(self.mapping.at::<Direction>(i * size_of::<Direction>()));
@@ -278,7 +278,7 @@ impl SideTable {
     /// Makes a table for `sides` connections.
     ///
     /// # Errors
-    /// Those of mmap(2).
+    /// The errors of mmap(2).
     pub fn new(sides: usize) -> Result<Arc<Self>, Errno> {
         let len = sides.max(1).checked_mul(size_of::<Side>()).ok_or(Errno::NOMEM)?;
         Ok(Arc::new(SideTable { mapping: Mapping::new(len, None)?, sides }))

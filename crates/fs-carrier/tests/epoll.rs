@@ -73,7 +73,7 @@ fn server() {
                     }
                     Ok(n) => {
                         assert_eq!(pair.send(&buffer[..n], false), Ok(n));
-                        // As nginx does: a short count says that nothing is left.
+                        // Like nginx: a short count says that nothing is left.
                         if n == buffer.len() {
                             continue;
                         }

@@ -41,7 +41,7 @@ impl ControlArgs {
         self.path().ok().into_iter().chain(system).find(|path| Service::answers(path))
     }
 
-    /// As [`ControlArgs::running`].
+    /// Like [`ControlArgs::running`].
     ///
     /// # Errors
     /// No daemon serves this user.

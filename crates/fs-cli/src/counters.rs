@@ -9,11 +9,11 @@ use std::fmt::Write;
 #[derive(Debug)]
 pub(crate) struct Counter {
     pub(crate) name: &'static str,
-    /// What is counted, or measured: one sentence.
+    /// The meaning of the counter, in one sentence.
     pub(crate) meaning: &'static str,
     /// When an operator should look at it. Empty: no value of it is a fault.
     alarm: &'static str,
-    /// It can fall.
+    /// True for a number that can fall.
     pub(crate) is_gauge: bool,
     value: Value,
 }
@@ -80,7 +80,7 @@ const COUNTERS: [Counter; 13] = [
     Counter {
         name: "messages_malformed",
         meaning: "Processes that were cut off because of a message that is not valid.",
-        alarm: "above 0: a library of another version, a process that misbehaves, or a bug",
+        alarm: "grows: a process misbehaves, or a bug. After an upgrade it may grow by 1 for each process with an older library",
         is_gauge: false,
         value: Value::One(|counters| counters.malformed),
     },
@@ -107,21 +107,21 @@ const COUNTERS: [Counter; 13] = [
     },
     Counter {
         name: "wire_open",
-        meaning: "Those that are open now.",
+        meaning: "Connections over the device that are open now.",
         alarm: "",
         is_gauge: true,
         value: Value::One(|counters| counters.wire_open),
     },
     Counter {
         name: "wire_refused",
-        meaning: "Those that were reset because no program could be reached at the port.",
+        meaning: "Connections over the device that were reset because no program could be reached at the port.",
         alarm: "grows: the program does not run, or its backlog is full",
         is_gauge: false,
         value: Value::One(|counters| counters.wire_refused),
     },
     Counter {
         name: "wire_reset",
-        meaning: "Those that ended by a reset of one end.",
+        meaning: "Connections over the device that ended by a reset of one end.",
         alarm: "",
         is_gauge: false,
         value: Value::One(|counters| counters.wire_reset),

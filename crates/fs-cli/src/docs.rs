@@ -16,7 +16,7 @@ pub(crate) struct ManArgs {
     page: Option<String>,
 }
 
-/// What the options do not say. At the end of fastsock(1).
+/// The end of fastsock(1), which is not generated from the options.
 const MORE: &str = r#".SH EXAMPLES
 .TP
 .B fastsock enable \-\-now nginx redis\-server

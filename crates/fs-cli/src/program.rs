@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// How many interpreters Linux follows if the interpreter of a script is a script itself
+/// Number of interpreters that Linux follows if the interpreter of a script is a script itself
 /// (`BINPRM_BUF_SIZE`, fs/exec.c).
 const INTERPRETERS_MAX: usize = 5;
 /// Length of a script's first line that the kernel reads.
@@ -74,7 +74,7 @@ pub(crate) fn obstacle(command: &OsStr) -> Option<(PathBuf, Obstacle)> {
     None
 }
 
-/// As execvp(3).
+/// Like execvp(3).
 fn find(command: &OsStr) -> Option<PathBuf> {
     if command.as_bytes().contains(&b'/') {
         return Some(command.into());

@@ -101,7 +101,7 @@ fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -
         .env(SANITIZER_VARIABLE, sanitizer_options(std::env::var_os(SANITIZER_VARIABLE)))
         .env(CONTROL_VARIABLE, control)
         .exec();
-    // As shells do: 127 if the program is not found, 126 if it cannot be run.
+    // Like shells: 127 if the program is not found, 126 if it cannot be run.
     eprintln!("fastsock: cannot run {}: {error}", program.display());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
@@ -148,8 +148,8 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     value
 }
 
-/// Whether systemd has the package's unit. Then no other daemon is started at the system's control socket: it would not end with the unit,
-/// and not be reloaded with it.
+/// Returns true if systemd has the package's unit. Then no other daemon is started at the system's control socket: it would not end with
+/// the unit, and not be reloaded with it.
 fn host_has_unit() -> bool {
     let mut command = Command::new("systemctl");
     command.args(["show", "--property=LoadState", "--value", UNIT]).env_remove("LD_PRELOAD").stderr(Stdio::null());

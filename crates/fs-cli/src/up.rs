@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long connections over a device may continue after SIGTERM.
+/// Time that connections over a device have to end after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args, Debug)]

@@ -120,7 +120,7 @@ fn program_gets_a_daemon() {
     assert!(Service::answers(&place.control()));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("get a ring (daemon at"), "{said}");
-    // Its command line names its control socket, which is this test's alone.
+    // The daemon's command line names its control socket, which is this test's alone.
     let own = place.control().into_os_string().into_encoded_bytes();
     let is_ours = |line: &[u8]| line.split(|byte| *byte == 0).any(|word| word == own);
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());

@@ -87,7 +87,7 @@ fn programs_share_a_device_and_survive_its_daemon() {
     for program in [&mut one, &mut two] {
         assert_eq!(program.wait_for("carrier"), "Core");
     }
-    // What has no lease is the kernel's.
+    // Packets for ports without a lease go to the kernel.
     let kernel = lab.host.enter(|| std::net::TcpListener::bind("[::]:7003").unwrap());
     lab.peer.enter(|| drop(connect(SocketAddr::new(ours(false), 7003))));
     kernel.accept().unwrap();
@@ -141,7 +141,7 @@ fn programs_share_a_device_and_survive_its_daemon() {
     lab.wait_for_pairs(0);
     let rest = lab.host.enter(|| shared::list(shared::PINS.as_ref()).unwrap());
     assert!(rest.is_empty(), "{rest:?}");
-    // Nobody drops packets of what was leased.
+    // Packets for a port whose lease has ended are not dropped.
     let kernel = lab.host.enter(|| std::net::TcpListener::bind("[::]:7002").unwrap());
     lab.peer.enter(|| drop(connect(SocketAddr::new(ours(false), 7002))));
     kernel.accept().unwrap();
@@ -158,7 +158,7 @@ fn program_in_another_namespace_needs_the_control_socket_only() {
     // The port is one of the host.
     let taken = lab.host.enter(|| std::net::TcpListener::bind("0.0.0.0:7001").unwrap_err());
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
-    // It connects to the wire too.
+    // The program also connects over the wire.
     let echo = lab.peer.enter(|| std::net::TcpListener::bind("[::]:7100").unwrap());
     let serve = std::thread::spawn(move || {
         for _ in 0..2 {
@@ -168,7 +168,7 @@ fn program_in_another_namespace_needs_the_control_socket_only() {
         }
     });
     let mut client = lab.program(&container, 65_533, "ask 7100");
-    // Its connections have ended too, which a killed program's peers do not hear.
+    // The killed program's connections have ended too, without a segment to their peers.
     client.wait_for("over");
     serve.join().unwrap();
     drop(server);
@@ -297,7 +297,8 @@ fn forged_frames_are_dropped_and_counted() {
     assert_eq!(counted("drop_length"), 1, "{counters:?}");
     assert_eq!(counted("drop_protocol") + counted("drop_malformed"), 6, "{counters:?}");
 
-    // It can have neither a port that the kernel has not given to it, nor its neighbour's.
+    // A program gets neither a port that the kernel has not given to it nor a port of another
+    // program.
     let far = lab.peer.enter(|| std::net::UdpSocket::bind("0.0.0.0:7001").unwrap());
     let (answer, _) = call(&liar.control, &Request::Lease, &[&far.into()]);
     assert!(matches!(answer, Answer::Failed { errno: libc::EACCES, .. }), "{answer:?}");

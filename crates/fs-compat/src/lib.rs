@@ -2,23 +2,23 @@
 //!
 //! | module | shaped like | runs |
 //! |---|---|---|
-//! | [`net`](mod@net) | `tokio::net` | on a core of an `fs_rt::Runtime`, on the core's TCP engine |
-//! | [`send`] | `tokio::net` | on any thread; a task on a core does the I/O. For axum, tonic, quinn and `tokio::spawn` |
+//! | [`local`] | `tokio::net` | on a core of an `fs_rt::Runtime`, on the core's TCP engine |
+//! | [`net`](mod@net) | `tokio::net` | on any thread; a task on a core does the I/O. For axum, tonic, quinn and `tokio::spawn` |
 //! | [`blocking`] | `std::net`'s own types | on any thread, on the kernel |
 //! | [`socket2`] | the crate `socket2` itself | on any thread, on the kernel |
 
 mod borrowed_unsafe;
 mod error;
+pub mod local;
 pub mod net;
 mod on_core_unsafe;
-pub mod send;
 
 pub use borrowed_unsafe::{BorrowedBytes, SendBuffer};
 pub use error::to_io_error;
 pub use fs_core::CongestionControl;
 pub use fs_core::TcpInfo;
 pub use fs_core::{Keepalive, TcpOptions, UdpMeta};
-pub use net::{
+pub use local::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpListener, TcpSocket, TcpStream, ToSocketAddrs, UdpSocket, WriteHalf,
 };
 /// The crate `socket2`: kernel sockets with every option that Linux has.

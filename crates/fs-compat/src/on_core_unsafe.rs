@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot leave the core that created it, so it is not `Send`",
     label = "not `Send`: see docs/SEND.md of fastsock",
-    note = "docs/SEND.md of fastsock explains it. `fs_compat::send` has a type of the same name for any thread: use that with \
+    note = "docs/SEND.md of fastsock explains it. `fastsock::net` has a type of the same name for any thread: use that with \
             axum, tonic, quinn and `tokio::spawn`",
-    note = "or stay on the core: use `fs_rt::spawn_local` instead of `tokio::spawn`, and a local executor for hyper"
+    note = "or stay on the core: use `fastsock::spawn_local` instead of `tokio::spawn`, and a local executor for hyper"
 )]
 pub(crate) trait SeeDocsSendMd {}
 

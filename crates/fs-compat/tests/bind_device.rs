@@ -90,7 +90,7 @@ fn a_bound_sockets_handle_for_any_thread() {
             let peer = peer.clone();
             async move {
                 drop(core);
-                let socket = fs_compat::send::UdpSocket::bind(at(ANY, 4000)).await.unwrap();
+                let socket = fs_compat::net::UdpSocket::bind(at(ANY, 4000)).await.unwrap();
                 assert_eq!(socket.bind_device(Some(b"none")).unwrap_err().kind(), ErrorKind::NotFound);
                 socket.bind_device(Some(SECOND.as_bytes())).unwrap();
                 assert_eq!(socket.device().unwrap().as_deref(), Some(SECOND.as_bytes()));

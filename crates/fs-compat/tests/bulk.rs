@@ -6,12 +6,13 @@ mod veth;
 
 use fs_compat::TcpStream;
 use fs_rt::{CoreStats, Runtime};
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use veth::{DEVICE, PEER, Wire, at};
 
 /// Limit for each wait.
@@ -72,7 +73,7 @@ fn send(wire: &Wire, pieces: Vec<usize>, pause: Duration) -> CoreStats {
                     }
                     stream.shutdown().await.unwrap();
                     // Wait until the peer has closed too.
-                    let _end = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 1]).await;
+                    let _end = stream.read(&mut [0; 1]).await;
                     told.send(core.stats()).unwrap();
                 }
             })
@@ -141,7 +142,7 @@ fn one_core_receives_large_packets_whole() {
                     let mut stream = TcpStream::connect(at(PEER, 80)).await.unwrap();
                     let (mut buffer, mut got) = (vec![0; 1 << 16], 0);
                     while got < LEN as u64 {
-                        let len = tokio::io::AsyncReadExt::read(&mut stream, &mut buffer).await.unwrap();
+                        let len = stream.read(&mut buffer).await.unwrap();
                         assert_eq!(buffer[..len], piece(got, len), "after {got} bytes");
                         assert!(len > 0, "{got} bytes");
                         got += len as u64;
@@ -154,6 +155,49 @@ fn one_core_receives_large_packets_whole() {
     writer.join().unwrap();
     let link = stats.recv().unwrap().links[0].1;
     assert!(link.rx_packets < LEN as u64 / 1448 / 4, "{link:?}");
+}
+
+/// What one connection receives leaves by another one, in the frames in which it came.
+#[test]
+fn received_frames_are_forwarded() {
+    const LEN: usize = 6_000_000;
+    let Some(wire) = Wire::up("frames are forwarded") else { return };
+    let [source, sink] = [80, 81].map(|port| wire.peer.enter(|| TcpListener::bind(at(PEER, port)).unwrap()));
+    let writer = std::thread::spawn(move || source.accept().unwrap().0.write_all(&piece(0, LEN)).unwrap());
+    let reader = std::thread::spawn(move || read_all(&sink));
+    let runtime = wire.ours.enter(Wire::runtime);
+    let (told, counted) = std::sync::mpsc::channel();
+    wire.ours
+        .enter(|| {
+            runtime.run(move |core| {
+                let told = told.clone();
+                async move {
+                    let mut from = TcpStream::connect(at(PEER, 80)).await.unwrap();
+                    let mut to = TcpStream::connect(at(PEER, 81)).await.unwrap();
+                    let mut forwarded = 0;
+                    loop {
+                        from.readable().await.unwrap();
+                        match poll_fn(|cx| from.poll_forward(cx, &to, usize::MAX)).await {
+                            0 => break,
+                            moved => forwarded += moved,
+                        }
+                    }
+                    // Only reads report the end.
+                    assert_eq!(from.read(&mut [0; 9]).await.unwrap(), 0);
+                    to.shutdown().await.unwrap();
+                    let _end = to.read(&mut [0; 1]).await;
+                    told.send((forwarded, core.stats())).unwrap();
+                }
+            })
+        })
+        .unwrap();
+    writer.join().unwrap();
+    assert_eq!(reader.join().unwrap(), LEN as u64);
+    let (forwarded, stats) = counted.recv().unwrap();
+    assert_eq!(forwarded, LEN);
+    // Chunks of a large packet are full segments, so they leave merged.
+    let link = stats.links[0].1;
+    assert!(link.tx_merged > link.tx_merges * 16, "{link:?}");
 }
 
 /// The kernel would leave one of their queues unused.
@@ -203,7 +247,7 @@ fn link_follows_tso_switch() {
                             count.store(from + 100_000, Ordering::Relaxed);
                         }
                         stream.shutdown().await.unwrap();
-                        let _end = tokio::io::AsyncReadExt::read(&mut stream, &mut [0; 1]).await;
+                        let _end = stream.read(&mut [0; 1]).await;
                     }
                 })
             })

@@ -4,7 +4,7 @@
 #[path = "common/veth.rs"]
 mod veth;
 
-use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket, send};
+use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket, net};
 use fs_rt::{Carrier, Runtime, Why};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -114,7 +114,7 @@ fn client_reaches_wire_host_and_other_devices() {
                 assert_eq!((stream.carrier(), stream.peer_addr().unwrap()), (carrier, at(to, 80)));
                 stream.read_to_string(&mut said).await.unwrap();
                 assert_eq!(said, "hello");
-                let mut stream = send::TcpStream::connect((to, 80)).await.unwrap();
+                let mut stream = net::TcpStream::connect((to, 80)).await.unwrap();
                 assert_eq!((stream.carrier(), stream.peer_addr().unwrap()), (carrier, at(to, 80)));
                 said.clear();
                 stream.read_to_string(&mut said).await.unwrap();

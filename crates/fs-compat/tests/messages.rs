@@ -24,8 +24,8 @@ const PROGRAMS: &[(&str, &str)] = &[
 ];
 
 const PERMITTED: &str = "fn is_send<T: Send + Sync>() {}
-    pub fn check() { is_send::<fs_compat::send::TcpStream>(); is_send::<fs_compat::send::TcpListener>();
-        is_send::<fs_compat::send::UdpSocket>(); is_send::<fs_compat::send::OwnedReadHalf>(); }";
+    pub fn check() { is_send::<fs_compat::net::TcpStream>(); is_send::<fs_compat::net::TcpListener>();
+        is_send::<fs_compat::net::UdpSocket>(); is_send::<fs_compat::net::OwnedReadHalf>(); }";
 
 /// Compiles a program with the library that this test was built with, and returns the compiler's
 /// output.
@@ -67,7 +67,7 @@ fn message_names_the_page() {
     for (name, program) in PROGRAMS {
         let (compiles, said) = compile(&library, program);
         assert!(!compiles, "{program}");
-        for words in [name, "docs/SEND.md", "fs_compat::send", "spawn_local"] {
+        for words in [name, "docs/SEND.md", "fastsock::net", "spawn_local"] {
             assert!(said.contains(words), "{words} is not in what the compiler says of\n{program}\n\n{said}");
         }
     }

@@ -1,6 +1,6 @@
 //! A runtime without rights and without a device, as in a user's own tests.
 
-use fs_compat::send;
+use fs_compat::net;
 use fs_rt::{Carrier, LinkChoice, Runtime, Why};
 use std::process::Command;
 use std::time::Duration;
@@ -43,6 +43,36 @@ fn environment_selects_the_kernel() {
     }
 }
 
+/// Not only the last one that polled is woken for connections that come at once.
+#[test]
+fn several_tasks_accept_from_one_listener() {
+    let runtime = Runtime::builder().link(LinkChoice::Kernel).pin(false).build().unwrap();
+    let run = runtime.run(|_| async {
+        let listener = std::rc::Rc::new(fs_compat::TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let at = listener.local_addr().unwrap();
+        let accept = |_| {
+            let listener = listener.clone();
+            fs_rt::spawn_local(async move { listener.accept().await.unwrap().1 })
+        };
+        let mut tasks: Vec<_> = (0..4).map(accept).collect();
+        for _ in 0..10 {
+            fs_rt::turn().await;
+        }
+        // The last one that waits goes away, and has been the only one that tokio knows.
+        tasks.pop().unwrap().abort();
+        let clients: Vec<_> = (0..3).map(|_| std::net::TcpStream::connect(at).unwrap()).collect();
+        let mut accepted = Vec::new();
+        for task in tasks {
+            let peer = tokio::time::timeout(Duration::from_secs(20), task).await.expect("a task waits for ever");
+            accepted.push(peer.unwrap());
+        }
+        let mut peers: Vec<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();
+        (accepted.sort(), peers.sort());
+        assert_eq!(accepted, peers);
+    });
+    run.unwrap();
+}
+
 #[test]
 fn unknown_value_in_environment_is_an_error() {
     if is_inner("unknown_value_in_environment_is_an_error", ("FASTSOCK_LINK", "kernal")) {
@@ -79,10 +109,10 @@ fn warning_names_cause_and_remedy() {
 #[test]
 fn sockets_of_any_thread() {
     let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0, 0]).pin(false).build().unwrap();
-    let stack = send::Background::start(runtime).unwrap();
+    let stack = net::Background::start(runtime).unwrap();
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     tokio.block_on(async {
-        let listener = send::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let serve = tokio::spawn(async move {
             for _ in 0..64 {
@@ -97,7 +127,7 @@ fn sockets_of_any_thread() {
         let clients: Vec<_> = (0..64u8)
             .map(|n| {
                 tokio::spawn(async move {
-                    let mut stream = send::TcpStream::connect(at).await.unwrap();
+                    let mut stream = net::TcpStream::connect(at).await.unwrap();
                     assert_eq!(stream.carrier(), Carrier::Kernel(Why::NoDevice));
                     let body = vec![n; 200_000];
                     let (mut reader, mut writer) = stream.split();
@@ -117,7 +147,7 @@ fn sockets_of_any_thread() {
         }
         serve.await.unwrap();
         let (one, two) =
-            (send::UdpSocket::bind("127.0.0.1:0").await.unwrap(), send::UdpSocket::bind("127.0.0.1:0").await.unwrap());
+            (net::UdpSocket::bind("127.0.0.1:0").await.unwrap(), net::UdpSocket::bind("127.0.0.1:0").await.unwrap());
         one.send_to(b"datagram", two.local_addr().unwrap()).await.unwrap();
         let mut buf = [0; 16];
         let (n, from) = two.recv_from(&mut buf).await.unwrap();

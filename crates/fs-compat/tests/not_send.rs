@@ -55,7 +55,8 @@ fn error_for_not_send_socket_names_the_page() {
         let alone = program("socket");
         assert!(alone.contains(&named), "{alone}");
         let in_a_task = program("async move { drop(socket) }");
-        for hint in [&*named, "docs/SEND.md of fastsock explains it", "`fs_compat::send` has", "`fs_rt::spawn_local`"] {
+        for hint in [&*named, "docs/SEND.md of fastsock explains it", "`fastsock::net` has", "`fastsock::spawn_local`"]
+        {
             assert!(in_a_task.contains(hint), "{hint}\n{in_a_task}");
         }
     }

@@ -1,4 +1,4 @@
-//! What a program's own instruments record: a recorder of crate `metrics`, a subscriber of
+//! Records of a program's own instruments: a recorder of crate `metrics`, a subscriber of
 //! `tracing`.
 
 mod common;

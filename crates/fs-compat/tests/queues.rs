@@ -44,7 +44,7 @@ fn kernel_client(wire: &Wire, to: SocketAddr) -> std::net::TcpStream {
                 stream.set_read_timeout(Some(LIMIT)).unwrap();
                 return stream;
             }
-            // Nobody listens yet.
+            // The server does not listen yet.
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(10));

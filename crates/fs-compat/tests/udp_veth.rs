@@ -179,11 +179,11 @@ fn classes_of_datagrams() {
             socket.send_to(b"marked", at(PEER, 53)).await.unwrap();
             // Fragmented by the kernel.
             socket.send_to(&[7; 5000], at(PEER, 53)).await.unwrap();
-            let shared = fs_compat::send::UdpSocket::bind(at(OURS, 4001)).await.unwrap();
+            let shared = fs_compat::net::UdpSocket::bind(at(OURS, 4001)).await.unwrap();
             shared.set_tos(0x28).unwrap();
             assert_eq!(shared.tos().unwrap(), 0x28);
             shared.send_to(b"of any thread", at(PEER, 53)).await.unwrap();
-            // Of both families.
+            // A socket of both families.
             let both = UdpSocket::bind("[::]:4002").await.unwrap();
             both.set_tclass_v6(0x10).unwrap();
             both.send_to(b"by [::]", at(PEER, 53)).await.unwrap();
@@ -209,7 +209,7 @@ fn groups_and_broadcasts_on_any_thread() {
     let run = wire.ours.enter(|| {
         Wire::runtime().run(|_| async move {
             let IpAddr::V4(interface) = OURS else { unreachable!() };
-            let socket = fs_compat::send::UdpSocket::bind("0.0.0.0:5353").await.unwrap();
+            let socket = fs_compat::net::UdpSocket::bind("0.0.0.0:5353").await.unwrap();
             socket.join_multicast_v4(GROUP, interface).unwrap();
             socket.set_multicast_loop_v4(false).unwrap();
             socket.set_multicast_ttl_v4(2).unwrap();

@@ -169,7 +169,7 @@ pub struct TcpConfig {
     /// needs two or three times its bandwidth-delay product (Linux `tcp_wmem[2]`, 4 MB: 0.7 of the
     /// goodput at 0.1 % loss, 50 ms, 1 Gb/s).
     pub send_buffer: u32,
-    /// Whether to offer window scaling and timestamps (RFC 7323) and SACK (RFC 2018).
+    /// Offers window scaling and timestamps (RFC 7323) and SACK (RFC 2018).
     pub window_scaling: bool,
     /// See `window_scaling`.
     pub timestamps: bool,
@@ -283,7 +283,7 @@ impl Default for Limits {
     }
 }
 
-/// How packets are framed on an interface.
+/// Framing of packets on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// Ethernet II, with one VLAN tag where `Interface::vlan` says so.
@@ -314,7 +314,7 @@ pub struct Cidr {
 /// An interface as the stack sees it.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// How packets are framed.
+    /// Framing of packets.
     pub framing: Framing,
     /// Our MAC address (ignored on raw IP links).
     pub mac: [u8; 6],

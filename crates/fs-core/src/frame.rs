@@ -280,7 +280,7 @@ impl FramePool for HeapPool {
     }
 }
 
-/// What the link reported about a received packet's transport checksum.
+/// The link's report about the transport checksum of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
     /// Unknown: the engine verifies it.
@@ -308,7 +308,7 @@ impl RxFrame {
     }
 }
 
-/// Where the device (or the link, in software) has to store a checksum: the RFC 1071 sum from
+/// A checksum that the device (or the link, in software) has to store: the RFC 1071 sum from
 /// `start` to the end of the packet, stored at `start + offset`. The field already contains the
 /// pseudo-header's sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! fastsock's TCP/IP engine: one shard per core, sans-IO.
 //!
 //! Inputs are frames, time and socket calls. Outputs are frames, events and messages to other
-//! cores. The engine uses no clock, random source, global allocator pool, thread or system call, so
+//! cores. The engine uses no clock, random source, global state, thread or system call, so
 //! every run can be simulated, fuzzed and replayed from a seed. The modules follow a packet's path:
 //!
 //! `rx` (parse, steer, look up, handshakes) → `tcb` (one connection's state machine) → `socket`

@@ -31,9 +31,9 @@ pub enum CoreMessage {
     Neighbour {
         /// The neighbour's interface.
         iface: IfaceId,
-        /// Its IP address.
+        /// The neighbour's IP address.
         addr: IpAddr,
-        /// Its link address.
+        /// The neighbour's link address.
         mac: [u8; 6],
     },
     /// A router has reported a path MTU to the sender.
@@ -79,8 +79,8 @@ impl CoreMessage {
 /// A packet that moves between cores.
 #[derive(Debug)]
 pub struct Packet {
-    /// Its first frame, and for most packets the only one. Stored inline: the receiving core would
-    /// return heap memory to the sender's arena under a lock.
+    /// The packet's first frame, and for most packets the only one. Stored inline: the receiving
+    /// core would return heap memory to the sender's arena under a lock.
     pub head: RxFrame,
     /// The rest of a chain, in order.
     pub rest: Vec<RxFrame>,

@@ -33,15 +33,15 @@ struct Large {
 }
 
 /// Minimum number of entries of a large array.
-const FEW: usize = 1 << 14;
+const LARGE_MIN: usize = 1 << 14;
 
 impl<T: Hollow> Slab<T> {
     pub(crate) fn new() -> Self {
         Self { entries: Vec::new(), free: NIL, live: 0, large: None }
     }
 
-    /// As `new`. When the array becomes large, it is reallocated for `most` entries, and `tell` is
-    /// called with its memory.
+    /// Like `new`. When the array becomes large, it is reallocated for `most` entries, and `tell`
+    /// is called with its memory.
     pub(crate) fn growing_to(most: usize, tell: Option<fn(*const u8, usize)>) -> Self {
         Self { large: tell.map(|tell| Large { most, tell }), ..Self::new() }
     }
@@ -69,7 +69,7 @@ impl<T: Hollow> Slab<T> {
     #[cold]
     fn grow(&mut self) {
         let len = self.entries.len();
-        if len >= FEW
+        if len >= LARGE_MIN
             && let Some(Large { most, tell }) = self.large.take()
             && self.entries.try_reserve_exact(most.saturating_sub(len)).is_ok()
         {
@@ -86,7 +86,7 @@ impl<T: Hollow> Slab<T> {
         core::mem::replace(&mut self.entries[index as usize], vacant)
     }
 
-    /// As `remove`, for an entry whose contents were moved out: copies nothing.
+    /// Like `remove`, for an entry whose contents were moved out: copies nothing.
     #[inline]
     pub(crate) fn vacate(&mut self, index: u32) {
         let free = self.free;

@@ -283,13 +283,13 @@ fn slow_start_pace_follows_round_trips() {
 /// waiting for an ACK.
 #[test]
 fn unsent_bytes_are_bounded() {
-    const MOST: u32 = (256 << 10) + 1448;
+    const UNSENT_MAX: u32 = (256 << 10) + 1448;
     let mut world = World::new(Cubic, TcpOptions::default());
     world.way = Duration::from_micros(100);
     for _ in 0..40 {
         while world.write(64 << 10) == 64 << 10 {}
         let info = world.hosts[0].tcp_info(world.client).unwrap();
-        assert!(info.notsent_bytes <= MOST, "{info:?}");
+        assert!(info.notsent_bytes <= UNSENT_MAX, "{info:?}");
         world.step();
         world.read();
     }

@@ -1,4 +1,4 @@
-//! Whether a process may have a ring for a connection.
+//! The decision if a process may have a ring for a connection.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ pub(crate) fn permits(policies: &Policies, process: &Process, local: SocketAddr,
     policies.permit_pair(&subject, local, peer)
 }
 
-/// Returns whether they permit a program the packets for an address of a shared device.
+/// Returns true if the policies permit a program the packets for an address of a shared device.
 pub(crate) fn permits_lease(policies: &Policies, process: &Process, at: SocketAddr) -> bool {
     let cgroup = policies.name_cgroups().then(|| cgroup(process.pid)).flatten();
     let name = process.name();

@@ -36,7 +36,7 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the configuration {path}: {source}")]
     Read {
         /// The file.
@@ -44,12 +44,12 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// Something in it is wrong.
+    /// The file has an error.
     #[error("{path}: {message}")]
     Wrong {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The error, with its line.
         message: String,
     },
 }
@@ -61,7 +61,7 @@ pub struct Config {
     pub(crate) policies: Policies,
     /// Upper bounds.
     pub(crate) limits: Limits,
-    /// What is served over a device.
+    /// Ports that are served over a device.
     wire: Option<fs_relay::Config>,
     /// Devices that programs share.
     devices: Vec<String>,
@@ -152,7 +152,7 @@ enum Port {
     Range(String),
 }
 
-/// As the file has it.
+/// Formats a port as in the file.
 impl std::fmt::Display for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -162,7 +162,7 @@ impl std::fmt::Display for Port {
     }
 }
 
-/// What is wrong, and at which byte.
+/// An error: the byte at which it is, and a message.
 type Wrong = (usize, String);
 
 impl Config {
@@ -170,7 +170,7 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let (mut config, policies) = Self::parse(&read(path)?, &uid).map_err(wrong(path))?;
         let Some((line, directory)) = policies else { return Ok(config) };
-        // As the file says it, from where the file is.
+        // A relative path starts from the folder of the file.
         let directory = path.parent().unwrap_or(Path::new("")).join(directory);
         let named = |error: std::io::Error| {
             wrong(path)(format!("line {line}: cannot read the directory {}: {error}", directory.display()))
@@ -218,7 +218,7 @@ impl Config {
         self.wire.as_ref()
     }
 
-    /// `uid` knows users' names. The directory of policies, and the line that names it, are answered as well.
+    /// Parses a file. `uid` returns the number of a user's name. Also returns the directory of policies, and the line that names it.
     fn parse(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<(Self, Option<(usize, PathBuf)>), String> {
         refuse_former(text)?;
         let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
@@ -270,11 +270,11 @@ const FORMER: [(&str, &str); 6] = [
     ("join", "connections between two network namespaces are the kernel's: remove the section"),
 ];
 
-/// Those of `[[policy]]`.
+/// Keys that `[[policy]]` had.
 const FORMER_POLICY: [(&str, &str); 1] =
     [("carrier", "use `ring = false` for \"kernel\" and `ring = true` for \"fastsock\"")];
 
-/// Those of `[limits]`.
+/// Keys that `[limits]` had.
 const FORMER_LIMITS: [(&str, &str); 3] = [
     ("attachments", "use `processes`"),
     ("arenas", "use `pairs`, which bounds connections with a ring"),
@@ -283,7 +283,7 @@ const FORMER_LIMITS: [(&str, &str); 3] = [
 
 /// Refuses what an earlier version had, with the cure.
 fn refuse_former(text: &str) -> Result<(), String> {
-    // What is no TOML is refused later.
+    // A text that is not TOML is refused later.
     let Ok(table) = DeTable::parse(text) else { return Ok(()) };
     refuse_of(table.get_ref(), &FORMER, text)?;
     let sections = table.get_ref().iter().filter_map(|(key, value)| match key.get_ref().as_ref() {

@@ -7,7 +7,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 /// readable for everybody. The unit file has the same.
 const NEEDED: CapabilitySet = CapabilitySet::empty();
 
-/// What a relay needs besides: AF_XDP with its program and device, and the BPF programs for clients' names. The unit file has none of
+/// Capabilities that a relay needs: AF_XDP with its program and device, and the BPF programs for clients' names. The unit file has none of
 /// these; docs/OPERATING.md has a drop-in.
 const FOR_WIRE: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
@@ -15,8 +15,8 @@ const FOR_WIRE: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::IPC_LOCK);
 
-/// What shared devices need: pairs of devices, each in a network namespace of its own (SYS_ADMIN), the BPF programs, AF_XDP sockets over
-/// programs' memory, and low ports for root in another namespace. The unit file has none of these either.
+/// Capabilities that shared devices need: pairs of devices, each in a network namespace of its own (SYS_ADMIN), the BPF programs, AF_XDP
+/// sockets over programs' memory, and low ports for root in another namespace. The unit file has none of these either.
 const FOR_DEVICES: CapabilitySet = FOR_WIRE.union(CapabilitySet::SYS_ADMIN).union(CapabilitySet::NET_BIND_SERVICE);
 
 /// Gives up the capabilities that a daemon does not need, in this process and what it executes, for good. `wire`: it is to serve ports
@@ -24,7 +24,7 @@ const FOR_DEVICES: CapabilitySet = FOR_WIRE.union(CapabilitySet::SYS_ADMIN).unio
 /// user's directory.
 ///
 /// # Errors
-/// Those of prctl(2) and capset(2).
+/// The errors of prctl(2) and capset(2).
 pub fn confine(wire: bool, devices: bool) -> Result<(), Errno> {
     let needed = match (wire, devices) {
         (_, true) => NEEDED.union(FOR_DEVICES),
@@ -34,7 +34,8 @@ pub fn confine(wire: bool, devices: bool) -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)?;
     for capability in CapabilitySet::all().difference(needed).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Not root: what it executes gets none either. A kernel that does not know it.
+            // EPERM: the process is not root, and programs that it executes get no capabilities either. EINVAL: the kernel does not know
+            // the capability.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(error) => return Err(error),
         }

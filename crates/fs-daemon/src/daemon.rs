@@ -145,7 +145,7 @@ impl Daemon {
     /// Serves until [`Handle::stop`].
     ///
     /// # Errors
-    /// Those of epoll_wait(2).
+    /// The errors of epoll_wait(2).
     pub fn run(self) -> io::Result<()> {
         let Self { service, broker, .. } = self;
         let result = service.run();
@@ -203,7 +203,7 @@ mod tests {
         assert!(Service::answers(&control));
         drop(first);
         assert!(!control.exists());
-        // As a daemon that was killed leaves it.
+        // A killed daemon leaves the socket like this.
         drop(std::os::unix::net::UnixListener::bind(&control).unwrap());
         let _second = Daemon::bind(&control, &Config::default()).unwrap();
         assert!(Service::answers(&control));

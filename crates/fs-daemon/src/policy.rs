@@ -1,5 +1,5 @@
-//! Which connections may have a ring: by program, user, cgroup, destination and port. A policy forbids no connection, since the kernel
-//! has made it. The name that a program gives itself is enough, as nothing depends on it but speed.
+//! Rules for the connections that may have a ring, by program, user, cgroup, destination and port. A policy forbids no connection, since
+//! the kernel has made it. The name that a program gives itself is enough, as nothing depends on it but speed.
 
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -11,9 +11,9 @@ const NAME_MAX: usize = 15;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Call {
-    /// It listens on a port.
+    /// The process listens on a port.
     Bind,
-    /// It connects to one.
+    /// The process connects to a port.
     Connect,
 }
 
@@ -66,10 +66,10 @@ pub(crate) struct Subject<'a> {
     pub(crate) cgroup: Option<&'a str>,
 }
 
-/// One policy: it fits when everything that it names fits.
+/// A policy. It matches a connection if all of its conditions match.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policy {
-    /// Whether the connection may have a ring. Otherwise the kernel alone carries it.
+    /// True if the connection may have a ring. Otherwise the kernel alone carries it.
     pub(crate) ring: bool,
     /// The file name of the program. `None`: every one.
     pub(crate) program: Option<String>,
@@ -81,7 +81,7 @@ pub(crate) struct Policy {
     pub(crate) call: Option<Call>,
     /// Destinations of connections. None: all.
     pub(crate) to: Vec<Network>,
-    /// None: all.
+    /// Ports; an empty list stands for all.
     pub(crate) ports: Vec<PortRange>,
 }
 

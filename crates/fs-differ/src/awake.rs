@@ -60,7 +60,7 @@ impl Watched {
         self.has_spun_for(Duration::from_millis(10))
     }
 
-    /// As [`Watched::has_spun`], for a call that used a CPU for at least this time.
+    /// Like [`Watched::has_spun`], for a call that used a CPU for at least this time.
     pub fn has_spun_for(&self, least: Duration) -> bool {
         let ran = process::own_cpu_time().saturating_sub(self.1);
         ran >= least && ran * 8 >= self.0.elapsed()

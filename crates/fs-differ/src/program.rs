@@ -115,6 +115,10 @@ calls! {
     Brood "brood" (Number, Number, One(NEWS)),
     Doze "doze" (Slot, Number, One(DOZE)),
     ReactChild "react_child" (One(DOES), Slot, One(INSTALLED)),
+    // Event loops with many connections
+    Calls "calls" (Number),
+    ServeLoop "serve_loop" (Slot, Number, Bits(LOOP)),
+    DialLoop "dial_loop" (One(HOST), One(PORT), Number, Number, Number, Number, Bits(LOOP)),
 }
 
 /// Number of slots of a process.
@@ -126,11 +130,11 @@ pub const ACTORS: usize = 5;
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// Its actor.
+    /// The step's actor.
     pub actor: u8,
-    /// Its call.
+    /// The step's call.
     pub call: Call,
-    /// Its arguments: as many as `call.kinds()`.
+    /// The step's arguments: as many as `call.kinds()`.
     pub args: Vec<i32>,
 }
 
@@ -189,11 +193,11 @@ impl Mode {
 pub struct Program {
     /// The generator's profile, which is only part of the name.
     pub profile: String,
-    /// Its seed.
+    /// The program's seed.
     pub seed: u64,
-    /// Its execution mode.
+    /// The program's execution mode.
     pub mode: Mode,
-    /// Its steps, in order.
+    /// The program's steps, in order.
     pub steps: Vec<Step>,
 }
 

@@ -17,7 +17,7 @@ pub const IFACE: IfaceId = IfaceId(0);
 pub struct Host {
     /// The engine.
     pub stack: Stack<Pool>,
-    /// Its clock.
+    /// The host's clock.
     pub now: Instant,
     /// Events since they were last taken.
     pub events: Vec<Event>,
@@ -209,7 +209,7 @@ impl Host {
         self.transmit_by(budget, hold, |_, packet| seen(packet))
     }
 
-    /// As [`Host::transmit`], with the interface of each packet.
+    /// Like [`Host::transmit`], with the interface of each packet.
     pub fn transmit_by(&mut self, budget: usize, hold: bool, mut seen: impl FnMut(IfaceId, &[u8])) -> usize {
         (0..self.ifaces).map(|iface| self.transmit_one(iface, budget, hold, &mut seen)).sum()
     }

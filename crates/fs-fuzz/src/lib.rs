@@ -19,7 +19,7 @@ pub use targets::{scoreboard::scoreboard, two_ended::two_ended};
 /// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name, here and in `fuzz/`.
+    /// The target's name, here and in `fuzz/`.
     pub name: &'static str,
     /// Runs one input. The result distinguishes inputs with different coverage.
     pub run: fn(&[u8]) -> u64,

@@ -1,11 +1,10 @@
 //! The stable driver: random and mutated inputs from a seed, guided by coverage.
 //!
-//!   fs-fuzz TARGET|all [--execs N] [--seconds S] [--seed S] [--corpus DIR] [--save] [FILE…]
-//!
-//! With FILEs it replays only these. Otherwise it replays the corpus (`fuzz/corpus/TARGET`), then
-//! makes inputs until N executions or S seconds are over. A failing input is written to
-//! `fuzz/artifacts/TARGET/`, and the last printed line is the command that replays it.
+//! With files it replays only these. Otherwise it replays the corpus, then makes inputs until the
+//! executions or the seconds are over. `fs-fuzz --help` has the options.
 
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use fastrand::Rng;
 use fs_fuzz::{TARGETS, Target};
 use std::collections::HashSet;
@@ -22,62 +21,45 @@ const POOL_MAX: usize = 4096;
 /// Duration after which an execution counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
 
+/// Runs fuzz targets on random and mutated inputs. A failing input is written to
+/// fuzz/artifacts/TARGET, and the last printed line is the command that replays it.
+#[derive(Debug, Parser)]
+#[command(name = "fs-fuzz")]
 struct Options {
-    targets: Vec<Target>,
-    execs: Option<u64>,
-    seconds: Option<u64>,
-    seed: u64,
-    corpus: PathBuf,
-    save: bool,
+    /// The target, or `all`.
+    #[arg(value_parser = PossibleValuesParser::new(TARGETS.iter().map(|target| target.name).chain(["all"])))]
+    target: String,
+    /// Runs the target on these inputs only.
+    #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Ends after this many executions: 100,000 by default, unlimited with `--seconds`.
+    #[arg(long, value_name = "N", value_parser = number)]
+    execs: Option<u64>,
+    /// Ends after this time.
+    #[arg(long, value_name = "N", value_parser = number)]
+    seconds: Option<u64>,
+    /// The seed of the inputs.
+    #[arg(long, value_name = "N", value_parser = number, default_value = "1")]
+    seed: u64,
+    /// Folder with a folder of inputs for each target. They run first.
+    #[arg(long, value_name = "DIR", default_value = "fuzz/corpus")]
+    corpus: PathBuf,
+    /// Adds inputs that reach new code to the corpus.
+    #[arg(long)]
+    save: bool,
 }
 
-fn usage() -> ! {
-    eprintln!("usage: fs-fuzz TARGET|all [--execs N] [--seconds S] [--seed S] [--corpus DIR] [--save] [FILE…]");
-    eprintln!("targets: {}", TARGETS.map(|t| t.name).join(" "));
-    std::process::exit(2)
-}
-
-fn options() -> Options {
-    let mut options = Options {
-        targets: Vec::new(),
-        execs: None,
-        seconds: None,
-        seed: 1,
-        corpus: PathBuf::from("fuzz/corpus"),
-        save: false,
-        files: Vec::new(),
-    };
-    let mut arguments = std::env::args().skip(1);
-    let number = |text: Option<String>| text.and_then(|t| t.replace('_', "").parse().ok()).unwrap_or_else(|| usage());
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--execs" => options.execs = Some(number(arguments.next())),
-            "--seconds" => options.seconds = Some(number(arguments.next())),
-            "--seed" => options.seed = number(arguments.next()),
-            "--corpus" => options.corpus = arguments.next().unwrap_or_else(|| usage()).into(),
-            "--save" => options.save = true,
-            _ if argument.starts_with('-') => usage(),
-            "all" => options.targets.extend(TARGETS),
-            name if options.targets.is_empty() => match TARGETS.iter().find(|t| t.name == name) {
-                Some(target) => options.targets.push(*target),
-                None => usage(),
-            },
-            file => options.files.push(file.into()),
-        }
-    }
-    if options.targets.is_empty() {
-        usage();
-    }
-    options
+/// Parses a number, which may contain `_`.
+fn number(text: &str) -> Result<u64, String> {
+    text.replace('_', "").parse().map_err(|error| format!("{error}"))
 }
 
 fn main() -> ExitCode {
-    let options = options();
+    let options = Options::parse();
     // Larger than any single allocation of an execution, so that the allocator keeps freed memory
     // from then on.
     drop(vec![1u8; 16 << 20]);
-    for target in &options.targets {
+    for target in TARGETS.iter().filter(|target| options.target == target.name || options.target == "all") {
         let ok = if options.files.is_empty() { fuzz(target, &options) } else { replay(target, &options.files) };
         if !ok {
             return ExitCode::FAILURE;

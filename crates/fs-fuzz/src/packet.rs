@@ -53,7 +53,7 @@ pub fn ipv4(out: &mut Vec<u8>, protocol: u8, ecn: u8, len: usize) {
     ipv4_from(PEER, out, protocol, ecn, len);
 }
 
-/// As [`ipv4`], from any source.
+/// Like [`ipv4`], from any source.
 pub fn ipv4_from(source: [u8; 4], out: &mut Vec<u8>, protocol: u8, ecn: u8, len: usize) {
     let start = out.len();
     let [t0, t1] = (20 + len as u16).to_be_bytes();

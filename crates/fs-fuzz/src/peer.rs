@@ -14,9 +14,9 @@ pub const PORT: u16 = 80;
 /// A peer's end of one connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its port.
+    /// The peer's port.
     pub from: u16,
-    /// Its next sequence number.
+    /// The peer's next sequence number.
     pub seq: u32,
     /// The stack's next sequence number, as observed.
     pub ack: u32,
@@ -35,7 +35,7 @@ pub struct Peer {
 /// Options of a peer's SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// Its initial sequence number.
+    /// The peer's initial sequence number.
     pub isn: u32,
     /// Segment size.
     pub mss: Option<u16>,

@@ -1,10 +1,12 @@
 //! Models of the carrier's rules (`docs/PRELOAD.md`), explored in every order, with a death at any step.
 //!
 //! [`explore`] visits every state that can be reached. [`carrier`] is one direction of a promoted connection, [`carrier_set`] an epoll
-//! set with two.
+//! set with two. [`listener`] has listeners that accept from their core and from the kernel
+//! (`docs/CARRIERS.md`).
 
 pub mod carrier;
 pub mod carrier_set;
+pub mod listener;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -15,7 +17,7 @@ pub trait Model {
     /// The whole system at one moment.
     type State: Clone + Eq + Hash + Debug;
 
-    /// Where it begins.
+    /// Returns the first state.
     fn start(&self) -> Self::State;
 
     /// Returns the possible next steps by name. The last part is `true` if the step will happen
@@ -50,7 +52,7 @@ pub fn explore<M: Model>(model: &M) -> Found {
 /// Visits states until one is wrong, for tests in which a rule is left out.
 ///
 /// # Panics
-/// As [`explore`].
+/// In the same cases as [`explore`].
 pub fn explore_until_wrong<M: Model>(model: &M) -> Found {
     visit(model, true)
 }

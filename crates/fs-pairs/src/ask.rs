@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketTyp
 
 use crate::message::Request;
 
-/// How long a service may take to answer.
+/// Maximum time until a service answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection to a service.

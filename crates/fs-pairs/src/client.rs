@@ -317,8 +317,8 @@ fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Whether root's service or the own user's answers: offers are duplicates of the program's sockets. Not by rustix's `socket_peercred`:
-/// its process number is never 0, and a service in another pid namespace has 0.
+/// Returns true if root's service or the own user's answers: offers are duplicates of the program's sockets. Not by rustix's
+/// `socket_peercred`: its process number is never 0, and a service in another pid namespace has 0.
 fn is_trusted(service: BorrowedFd<'_>) -> bool {
     credentials(service).is_ok_and(|of| of.uid == 0 || of.uid == geteuid().as_raw())
 }

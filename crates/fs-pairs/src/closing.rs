@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 const THREADS: usize = 4;
 /// Descriptors of a user that wait for a thread. With more its processes are cut off.
 const WAITING: usize = 1024;
-/// How long a thread without work stays.
+/// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// All users.

@@ -1,10 +1,10 @@
 //! The match service: it finds the two ends of a kernel TCP connection among the processes of a host, and gives both one carrier region.
 //!
 //! A process offers a duplicate of a socket's descriptor. The service reads from the kernel what the socket is, waits a moment for an
-//! offer whose addresses mirror it, and gives both processes the same sealed file. Nothing a process says is believed: the addresses, the
-//! namespace and the state are the kernel's words, and the duplicate proves that the process holds the socket.
+//! offer whose addresses mirror it, and gives both processes the same sealed file. The service believes nothing that a process says: addresses, namespace
+//! and state come from the kernel, and the duplicate proves that the process holds the socket.
 //!
-//! The service holds no connection. Its end, or its absence, costs new promotions and nothing else.
+//! The service holds no connection. Without it no further connection gets a ring; rings that exist continue.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | `facts` | what the kernel says of an offered socket |
 //! | [`listing`] | the list of pairs and of refused offers |
 //! | [`counters`] | what the service counts |
-//! | `closing` | closes what processes have sent |
-//! | `ask` | questions of a program that shows the answers |
+//! | `closing` | closes duplicates of sockets, in a thread of its own |
+//! | `ask` | the client's half of `listing` and `counters`, for `fastsock ss` and `stat` |
 //! | `registry` | offers that wait, pairs that were found, and their bounds |
 //! | [`service`] | the loop over the socket |
 

@@ -26,9 +26,9 @@ pub(crate) const NAME: usize = 16;
 /// A process at an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// 0: the service's pid namespace does not show it.
+    /// The process's number. 0: the service's pid namespace does not show the process.
     pub pid: u32,
-    /// Its user.
+    /// The process's user.
     pub uid: u32,
     pub(crate) name: [u8; NAME],
 }
@@ -56,7 +56,7 @@ impl Process {
 pub struct Row {
     /// `None`: the socket was promoted. Otherwise the reason why it was not.
     pub refused: Option<Reason>,
-    /// How long ago that was.
+    /// Time since then.
     pub age: Duration,
     /// The cookie of the network namespace (SO_NETNS_COOKIE).
     pub netns: u64,

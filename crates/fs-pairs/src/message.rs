@@ -38,24 +38,24 @@ const DEVICE: u8 = 9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Number(pub u64);
 
-/// How many reasons there are.
+/// Number of reasons.
 pub(crate) const REASONS: usize = Reason::ALL.len();
 
-/// What a process tells the service.
+/// A message of a process to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A socket to find the other end of. A duplicate of its descriptor comes along.
     Offer {
         /// Names the offer.
         number: Number,
-        /// What the process has counted itself.
+        /// Counters of the process itself.
         carried: Carried,
     },
     /// The socket is about to be closed, or the pair is over. The service lets go of what it holds for it.
     Forget(Number),
     /// A question for rows of the list.
     List {
-        /// Where the record before ended; 0 at first.
+        /// Position at which the previous record ended; 0 for the first.
         after: u64,
     },
     /// A question for the service's counters.
@@ -64,7 +64,7 @@ pub enum Request {
     Device,
 }
 
-/// What the service tells a process.
+/// A message of the service to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The other end was found. The region's file comes along.
@@ -286,7 +286,7 @@ mod tests {
             prop_assert_eq!(Request::decode(&answer.encode()), None);
         }
 
-        /// What decodes is exactly what was encoded: no byte is ignored.
+        /// A record that can be decoded has exactly the encoded bytes: none is ignored.
         #[test]
         fn no_byte_is_ignored(request in requests(), answer in answers(), at in 0..LEN, with in 1..=255_u8) {
             for mut bytes in [request.encode(), answer.encode()] {

@@ -1,4 +1,4 @@
-//! Where the service's socket is: the daemon's control socket, since the daemon hosts the service.
+//! Path of the service's socket: the daemon's control socket, since the daemon hosts the service.
 
 /// The environment variable that names the daemon's control socket.
 pub const CONTROL_VARIABLE: &str = "FASTSOCK_CONTROL";

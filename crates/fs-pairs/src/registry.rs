@@ -33,7 +33,7 @@ pub(crate) struct Key {
 /// Upper bounds, so that no client makes the service grow.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How long an offer waits for its other end. Longer: a close(2) that the library does not see ends the connection later, as the
+    /// Time that an offer waits for its other end. Longer: a close(2) that the library does not see ends the connection later, as the
     /// waiting duplicate keeps it open. Shorter: the ends have to make their first calls closer together.
     pub wait: Duration,
     /// Offers of one process that wait, each with a descriptor of the service's.
@@ -84,7 +84,7 @@ struct Pair {
     /// SO_COOKIE of the other end.
     other_cookie: u64,
     since: Instant,
-    /// Its ends that were not forgotten.
+    /// The pair's ends that were not forgotten.
     ends: [Option<Key>; 2],
     processes: [Process; 2],
     /// The region, for its counters.

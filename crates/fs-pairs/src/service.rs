@@ -99,10 +99,10 @@ impl Service {
         Self::with_limits(path, Limits::default())
     }
 
-    /// As [`Service::bind`], with other limits.
+    /// Like [`Service::bind`], with other limits.
     ///
     /// # Errors
-    /// As [`Service::bind`].
+    /// The errors of [`Service::bind`].
     pub fn with_limits(path: &Path, limits: Limits) -> io::Result<Self> {
         let listener = listen(path)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -164,7 +164,7 @@ impl Service {
     /// Serves until [`Handle::stop`]. Promoted pairs go on afterwards.
     ///
     /// # Errors
-    /// Those of epoll_wait(2).
+    /// The errors of epoll_wait(2).
     pub fn run(mut self) -> io::Result<()> {
         while !self.shared.stops.load(Ordering::Acquire) {
             self.turn()?;

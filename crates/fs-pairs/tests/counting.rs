@@ -1,4 +1,4 @@
-//! What the service counts.
+//! Counters of the service.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn pairs_bytes_and_refused_offers_are_counted() {
     let no_peer = Reason::ALL.iter().position(|reason| *reason == Reason::NoPeer).expect("a reason");
     let refused = counted(&service, |counters| counters.refused[no_peer] == 1);
     assert_eq!((refused.offers, refused.refused.iter().sum::<u64>()), (3, 1));
-    // What a pair has carried stays counted when it is over.
+    // The bytes of a pair stay counted after its end.
     client_a.forget(number_a);
     client_b.forget(number_b);
     let after = counted(&service, |counters| counters.pairs == 0);

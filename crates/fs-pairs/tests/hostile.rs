@@ -38,7 +38,7 @@ impl Raw {
         rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
     }
 
-    /// Whether the service ends the connection.
+    /// Returns true if the service ends the connection.
     fn is_cut_off(&self) -> bool {
         let mut bytes = [0; LEN];
         loop {
@@ -102,7 +102,7 @@ fn flood_is_bounded() {
         match raw.send(&offer, &[socket.as_fd()]) {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::TOOMANYREFS) => std::thread::yield_now(),
-            // It answers each, and nobody reads: the client is cut off.
+            // The service answers each, and the client does not read: its connection is closed.
             Err(_) => break,
         }
     }
@@ -133,7 +133,7 @@ fn process_may_have_some_offers_only() {
     let connections: Vec<_> = (0..4).map(|_| connection()).collect();
     let numbers: Vec<_> = connections.iter().map(|(a, _)| offer(&client, a)).collect();
     assert_eq!(refused(&client, numbers[3]), Reason::Limit);
-    // One of them is over, so there is room.
+    // One of the pairs has ended, so another one is possible.
     client.forget(numbers[0]);
     offer(&client, &connections[3].0);
     let number = offer(&client, &connections[3].1);
@@ -231,7 +231,7 @@ fn killed_service_leaves_pairs_alone() {
         assert!(carry.join().expect("no panic") > 0);
     });
     assert!(pairs.iter().map(|(a, b)| ping_pong(a, b, 20)).sum::<u64>() > 0);
-    // Its socket's name is still there, and another one replaces it.
+    // The killed service's socket name still exists. A new service replaces it.
     let mut child = start();
     let (a, b) = connection();
     let end = Instant::now() + Duration::from_secs(20);

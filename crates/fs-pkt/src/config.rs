@@ -13,7 +13,7 @@ pub enum IpVersion {
     V6,
 }
 
-/// How a script is run.
+/// Settings of a script's run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `--ip_version`.

@@ -6,7 +6,7 @@ use crate::linux::Linux;
 use crate::script::{self, Defines, Side};
 use std::path::{Path, PathBuf};
 
-/// How to run a script.
+/// Settings for a run of scripts.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The target.
@@ -42,7 +42,7 @@ pub enum Verdict {
 /// Report of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Its result.
+    /// The script's result.
     pub verdict: Verdict,
     /// Output of the script, and of the runner with `--verbose`.
     pub log: String,

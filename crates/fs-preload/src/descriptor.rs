@@ -196,7 +196,7 @@ pub(crate) fn leave_to_kernel(fd: RawFd) {
     }
 }
 
-/// Uses a promoted socket. False: the number stands for none.
+/// Calls `work` with a promoted socket. Returns false if the number is not one.
 pub(crate) fn with_socket(fd: RawFd, work: impl FnOnce(&Socket)) -> bool {
     let Some(slot) = table::slot(fd).filter(|slot| slot.state().kind() == Kind::Socket) else { return false };
     child::notice_fork();
@@ -325,7 +325,7 @@ pub(crate) fn before_confinement() {
     confined::set(has_rests);
 }
 
-/// As [`leave_all_to_kernel`]. Returns whether no ring has unread bytes, which io_uring would not find.
+/// Like [`leave_all_to_kernel`]. Returns whether no ring has unread bytes, which io_uring would not find.
 pub(crate) fn may_use_io_uring() -> bool {
     leave_all_to_kernel();
     let mut is_drained = true;

@@ -1,4 +1,4 @@
-//! libfastsock.so: kernel sockets of unmodified programs with a faster lane in shared memory (LD_PRELOAD).
+//! libfastsock.so (LD_PRELOAD): connections of unmodified programs get rings in shared memory.
 //!
 //! Every descriptor of the application is a real kernel socket. The library counts the data calls on a new TCP socket, offers it to the
 //! match service after a few calls in each direction, and from then on the socket may have an [`fs_carrier::pair::Pair`]. Each exported

@@ -1,4 +1,4 @@
-//! What promoted numbers stand for, and references to it.
+//! Objects that promoted numbers stand for, and references to them.
 //!
 //! An object is freed when no slot and no call refers to it. Its memory is used for objects only, ever, so a thread that has read a
 //! pointer too early may still look at the count.

@@ -1,4 +1,4 @@
-//! What holds for this process as a whole: its forks, when it offers sockets, and how it waits.
+//! State of the whole process: its forks, when it offers sockets, and how it waits.
 //!
 //! A parent learns of its forks by a handler of pthread_atfork(3), and by the library's own `clone` and `syscall`.
 
@@ -20,7 +20,7 @@ pub(crate) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// A fork is about to happen, or has happened.
+/// Counts a fork that is about to happen, or has happened.
 pub(crate) fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -60,7 +60,7 @@ static PACING: OnceLock<Pacing> = OnceLock::new();
 /// All threads of a process want the same processors.
 static CROWD: Crowd = Crowd::new();
 
-/// How this process waits. `yields`, for tests: a look is so many calls of sched_yield(2), also on a crowded machine.
+/// Sets how this process waits. `yields`, for tests: a look is so many calls of sched_yield(2), also on a crowded machine.
 pub(crate) fn set_pacing(yields: Option<u32>) {
     let pacing = match (yields, rustix::thread::sched_getaffinity(None)) {
         (Some(yields), _) => Pacing { yields, ..Pacing::YIELD },

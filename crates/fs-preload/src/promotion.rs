@@ -144,7 +144,7 @@ impl Promotions {
     }
 }
 
-/// Waits for the service's next answer. False: it does not run.
+/// Waits for the service's next answer. Returns false if the service does not run.
 fn wait_for(client: &Client) -> bool {
     let Some(own) = client.descriptor().map(Fd::new) else { return false };
     let time = rustix::event::Timespec { tv_sec: SETTLED.as_secs() as i64, tv_nsec: 0 };
@@ -311,7 +311,7 @@ pub(crate) fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
     let _busy = STATE.try_with(|state| {
         let Some(place) = state.free_place() else { return slot.retry_offer() };
         let Some(number) = client.offer(kernel.borrow(), carried) else {
-            // Its earlier offers are unanswered, or there is no service.
+            // The socket's earlier offers are unanswered, or there is no service.
             return if client.is_waiting() { slot.retry_offer() } else { slot.postpone_offer() };
         };
         slot.offer.store(number.0, Ordering::Relaxed);
@@ -350,7 +350,7 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
     if slot.forks() != process::forks() {
         return None;
     }
-    // Its own end was shut down since the offer: the peer could not tell that from a death.
+    // This end was shut down since the offer: the peer could not tell that from a death.
     if kernel.tcp_info().ok()?.state != TCP_ESTABLISHED {
         return None;
     }
@@ -373,7 +373,7 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
 
 fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) -> bool {
     let generation = visit.generation();
-    let Some(socket) = socket.filter(|socket| set::join_registered(slot, socket)) else {
+    let Some(socket) = socket.filter(|socket| set::join_registered(fd, slot, socket)) else {
         slot.change(generation, &[Kind::Promoting], Kind::Plain);
         return false;
     };

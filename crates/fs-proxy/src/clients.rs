@@ -8,9 +8,10 @@
 //! longest. If none is idle, it waits in the listener's queue.
 
 use crate::access_log::FLUSH_INTERVAL;
-use crate::config::{Config, Mode};
+use crate::addresses::OfAddress;
+use crate::config::{self, Config, Mode};
 use fs_stacks::StackKind;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::poll_fn;
@@ -194,6 +195,7 @@ impl Clients {
             is_leaving: Cell::new(false),
             waker: RefCell::default(),
             deadline: Deadline::default(),
+            address: OnceCell::new(),
         });
         let busy = connection.busy();
         (connection, busy)
@@ -217,7 +219,7 @@ impl Clients {
             let Some(connection) = connection.upgrade() else { continue };
             connection.is_listed.set(false);
             if connection.is_leaving.get() || connection.busy.get() > 0 {
-                // It is added again when it is idle again.
+                // The client is added again when it is idle again.
                 continue;
             }
             let last = connection.last.get();
@@ -232,7 +234,7 @@ impl Clients {
         }
     }
 
-    /// As [`Clients::close_idlest`] among the relays to one server, if ports towards it are
+    /// Like [`Clients::close_idlest`] among the relays to one server, if ports towards it are
     /// missing.
     pub(crate) fn close_idlest_relay(&self, server: SocketAddr) -> bool {
         let relays = |connection: &Rc<Connection>| connection.relays_to.get() == Some(server) && connection.is_idle();
@@ -275,13 +277,15 @@ pub(crate) struct Connection {
     /// Requests under way.
     busy: Cell<usize>,
     is_listed: Cell<bool>,
-    /// It is a relay, so bytes count as activity instead of requests.
+    /// The server of a relay, for which bytes count as activity instead of requests.
     relays_to: Cell<Option<SocketAddr>>,
     /// For a relay: any byte in either direction.
     has_moved: Cell<bool>,
     is_leaving: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     deadline: Deadline,
+    /// Its client's address, if that has a limit.
+    address: OnceCell<OfAddress>,
 }
 
 /// A connection's deadline, as the core's clock has it.
@@ -303,6 +307,18 @@ impl Connection {
     pub(crate) fn busy(self: &Rc<Self>) -> Busy {
         self.busy.set(self.busy.get() + 1);
         Busy(self.clone())
+    }
+
+    /// Its client's address has a limit.
+    pub(crate) fn is_of(&self, address: OfAddress) {
+        // It is set once, when the client is known.
+        let _ = self.address.set(address);
+    }
+
+    /// Returns true if the limits of its client's address allow a request now.
+    #[inline]
+    pub(crate) fn may_ask(&self, limits: &config::Limits) -> bool {
+        self.address.get().is_none_or(|address| address.may_ask(limits))
     }
 
     /// From now on only bytes count as activity: see [`Connection::moved`].

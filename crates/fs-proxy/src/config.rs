@@ -5,6 +5,11 @@
 mod check;
 mod edits;
 mod listener;
+#[cfg(feature = "dns")]
+mod lookup;
+#[cfg(not(feature = "dns"))]
+#[path = "config/no_lookup.rs"]
+mod lookup;
 #[cfg(test)]
 mod tests;
 mod upstream;
@@ -16,9 +21,13 @@ pub(crate) use listener::{HostPattern, ListenerConfig, Mode, RouteConfig};
 use serde::Deserialize;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-pub(crate) use upstream::{Balance, HashKey, HealthCheck, Keepalive, ProxyVersion, ServerConfig, UpstreamConfig};
+use toml::Spanned;
+pub(crate) use upstream::{
+    Balance, HashKey, HealthCheck, Keepalive, ProxyVersion, QueueConfig, ServerConfig, UpstreamConfig,
+};
 pub(crate) use value::Network;
 use value::duration;
 
@@ -27,6 +36,8 @@ use value::duration;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) metrics: Option<SocketAddr>,
+    /// The path of the admin socket.
+    pub(crate) admin: Option<PathBuf>,
     pub(crate) access_log: Option<PathBuf>,
     #[serde(default)]
     pub(crate) access_log_format: LogFormat,
@@ -101,11 +112,17 @@ pub(crate) struct Limits {
     /// client that sends a byte now and then keeps a server's connection. Too high: clients on slow
     /// lines cannot send. Kestrel has 240 too, Apache 500.
     pub(crate) body_rate: u64,
+    /// Most connections of a client's address.
+    pub(crate) client_connections: Option<NonZeroU32>,
+    /// Requests of a client's address in a second.
+    pub(crate) client_requests: Option<NonZeroU32>,
+    /// Requests that an address may send at once. Default: those of a second.
+    pub(crate) client_burst: Option<Spanned<NonZeroU32>>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_rate: 240 }
+        Self { body_rate: 240, client_connections: None, client_requests: None, client_burst: None }
     }
 }
 
@@ -198,12 +215,12 @@ impl Config {
         next.finish(file, self.text.clone()).map(Some)
     }
 
-    /// Returns how often names are looked up, if there are any.
+    /// Returns when names are looked up again, if there are any.
     pub(crate) fn lookup_interval(&self) -> Option<Duration> {
-        self.upstreams.iter().filter(|upstream| upstream.has_names()).map(|upstream| upstream.lookup_interval).min()
+        self.upstreams.iter().filter(|upstream| upstream.has_names()).map(UpstreamConfig::lookup_interval).min()
     }
 
-    /// Reads the files that the listeners' `tls` name.
+    /// Reads the files that `tls` of listeners and upstreams name.
     fn read_keys(&mut self) -> Result<(), Finding> {
         for listener in &mut self.listeners {
             let Some(named) = &listener.tls else { continue };
@@ -222,6 +239,19 @@ impl Config {
             let read = tls::read(&named.get_ref().files(), protocols);
             let read = read.map_err(|error| (Some(named.span().start), format!("tls: {error:#}")))?;
             listener.handshake = Some(read);
+        }
+        for upstream in &mut self.upstreams {
+            let Some(named) = &upstream.tls else { continue };
+            let at = Some(named.span().start);
+            let protocol = upstream.http2.then_some("h2");
+            let files = named.get_ref().files().map_err(|message| (at, message))?;
+            let connector = tls::connector(&files, named.get_ref().name.as_deref(), protocol).and_then(|connector| {
+                for server in &upstream.servers {
+                    connector.to(server.name.as_deref(), server.addr)?;
+                }
+                Ok(connector)
+            });
+            upstream.connector = Some(connector.map_err(|error| (at, format!("tls: {error:#}")))?);
         }
         Ok(())
     }

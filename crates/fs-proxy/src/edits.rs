@@ -2,10 +2,23 @@
 
 use crate::config::EditsConfig;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use std::cell::Cell;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
-/// The client's address in a value.
+/// A request's client, for the placeholders in values.
+#[derive(Clone, Copy)]
+pub(crate) struct About {
+    pub(crate) client: IpAddr,
+    pub(crate) is_tls: bool,
+}
+
+/// The placeholders: the client's address, an element of `Forwarded` (RFC 7239) and a request id.
 const CLIENT: &str = "{client}";
+const FORWARDED: &str = "{forwarded}";
+const ID: &str = "{id}";
+/// Those that only requests can have.
+pub(crate) const OF_REQUESTS: [&str; 2] = [FORWARDED, ID];
 
 /// Fields that are set or removed, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +44,7 @@ impl Edits {
 
     /// Changes the head in `bytes` from `start` to the end. It was written by the lean path: a first
     /// line, and a field in each further line.
-    pub(crate) fn apply(&self, bytes: &mut Vec<u8>, start: usize, client: IpAddr) {
+    pub(crate) fn apply(&self, bytes: &mut Vec<u8>, start: usize, about: About) {
         let line_end =
             |bytes: &[u8], at: usize| bytes[at..].iter().position(|&byte| byte == b'\n').map(|len| at + len + 1);
         let Some(mut read) = line_end(bytes, start) else { return };
@@ -50,7 +63,7 @@ impl Edits {
         }
         bytes.truncate(write);
         for (name, value) in &self.set {
-            let value = with_client(value, client);
+            let value = expand(value, about);
             for part in [name.as_str(), ": ", &value, "\r\n"] {
                 bytes.extend_from_slice(part.as_bytes());
             }
@@ -59,28 +72,47 @@ impl Edits {
     }
 
     /// Changes a head that bytes of its body may follow.
-    pub(crate) fn apply_to_head(&self, bytes: &mut Vec<u8>, client: IpAddr) {
+    pub(crate) fn apply_to_head(&self, bytes: &mut Vec<u8>, about: About) {
         let end = bytes.windows(4).position(|end| end == b"\r\n\r\n").map_or(bytes.len(), |at| at + 4);
         let body = bytes.split_off(end);
-        self.apply(bytes, 0, client);
+        self.apply(bytes, 0, about);
         bytes.extend_from_slice(&body);
     }
 
     /// Changes fields on the odd path.
-    pub(crate) fn apply_to(&self, fields: &mut HeaderMap, client: IpAddr) {
+    pub(crate) fn apply_to(&self, fields: &mut HeaderMap, about: About) {
         for name in &self.removed {
             fields.remove(name);
         }
         for (name, value) in &self.set {
-            if let Ok(value) = HeaderValue::from_str(&with_client(value, client)) {
+            if let Ok(value) = HeaderValue::from_str(&expand(value, about)) {
                 fields.insert(name, value);
             }
         }
     }
 }
 
-fn with_client(value: &str, client: IpAddr) -> String {
-    if value.contains(CLIENT) { value.replace(CLIENT, &client.to_canonical().to_string()) } else { value.to_owned() }
+fn expand(value: &str, about: About) -> String {
+    if !value.contains('{') {
+        return value.to_owned();
+    }
+    let About { client, is_tls } = about;
+    let client = client.to_canonical();
+    let node = if client.is_ipv6() { format!("\"[{client}]\"") } else { client.to_string() };
+    let forwarded = format!("for={node};proto={}", if is_tls { "https" } else { "http" });
+    let value = value.replace(CLIENT, &client.to_string()).replace(FORWARDED, &forwarded);
+    if value.contains(ID) { value.replace(ID, &request_id()) } else { value }
+}
+
+/// Returns an id that no other request has: 64 random bits of the thread, and a number.
+fn request_id() -> String {
+    thread_local! {
+        static NEXT: (u64, Cell<u64>) = (RandomState::new().build_hasher().finish(), Cell::new(0));
+    }
+    NEXT.with(|(thread, next)| {
+        next.set(next.get() + 1);
+        format!("{thread:016x}{:08x}", next.get())
+    })
 }
 
 #[cfg(test)]
@@ -92,13 +124,13 @@ mod tests {
         let config: EditsConfig =
             toml::from_str("remove = ['X-Gone', 'server']\nset = { X-Real-IP = '{client}', A = 'b c' }").unwrap();
         let edits = Edits::new(&config).unwrap();
-        let client = "::ffff:192.0.2.1".parse().unwrap();
+        let about = About { client: "::ffff:192.0.2.1".parse().unwrap(), is_tls: false };
         let mut bytes =
             b"HTTP/1.1 103 Early\r\nServer: x\r\n\r\nHTTP/1.1 200 OK\r\nx-gone: 1\r\nServer: y\r\nX-Kept: \xe9\r\n\
                           a: old\r\nX-GONE: 2\r\n\r\n"
                 .to_vec();
         let start = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
-        edits.apply(&mut bytes, start, client);
+        edits.apply(&mut bytes, start, about);
         let expected = b"HTTP/1.1 103 Early\r\nServer: x\r\n\r\nHTTP/1.1 200 OK\r\nX-Kept: \xe9\r\n";
         assert!(bytes.starts_with(expected), "{}", String::from_utf8_lossy(&bytes));
         let mut set: Vec<&[u8]> = bytes[expected.len()..].split(|&byte| byte == b'\n').collect();
@@ -108,12 +140,21 @@ mod tests {
         for (name, value) in [("x-gone", "1"), ("server", "y"), ("a", "old"), ("x-kept", "k")] {
             map.append(name, HeaderValue::from_static(value));
         }
-        edits.apply_to(&mut map, client);
+        edits.apply_to(&mut map, about);
         assert_eq!(map.len(), 3);
         assert_eq!(
             (&map["a"], &map["x-real-ip"], &map["x-kept"]),
             (&"b c".parse().unwrap(), &"192.0.2.1".parse().unwrap(), &"k".parse().unwrap())
         );
         assert!(Edits::new(&toml::from_str("").unwrap()).is_none());
+    }
+
+    #[test]
+    fn placeholders() {
+        let about = About { client: "2001:db8::7".parse().unwrap(), is_tls: true };
+        assert_eq!(expand("{forwarded}", about), "for=\"[2001:db8::7]\";proto=https");
+        assert_eq!(expand("a {client} {other}", about), "a 2001:db8::7 {other}");
+        let (one, other) = (expand("{id}", about), expand("{id}", about));
+        assert!(one.len() >= 24 && one != other && one[..16] == other[..16]);
     }
 }

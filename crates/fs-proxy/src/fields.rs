@@ -129,7 +129,7 @@ fn starts_with(name: &str, prefix: &str) -> bool {
 pub enum Coding {
     /// Exactly `chunked`, once.
     Chunked,
-    /// It names another coding, which the proxy cannot decode.
+    /// The field names another coding, which the proxy cannot decode.
     Other,
     /// Chunked twice, an empty element or no element: implementations disagree about the meaning.
     Malformed,

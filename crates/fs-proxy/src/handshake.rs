@@ -10,8 +10,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a stop waits for a handshake. Shorter: distant clients (three round trips and their own
-/// work) are cut off. Longer: a silent client delays the stop.
+/// Time that a stop waits for a handshake. Shorter: distant clients (three round trips and their
+/// own work) are cut off. Longer: a silent client delays the stop.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
 /// Performs the handshake, within the time limit of a request's head. Returns `None` if there is no

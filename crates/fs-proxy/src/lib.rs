@@ -8,6 +8,8 @@
 //! connections have `drain` to end. A second signal ends the process at once.
 
 mod access_log;
+mod addresses;
+mod admin;
 #[cfg(feature = "tls")]
 mod client_hello;
 #[cfg(not(feature = "tls"))]
@@ -25,6 +27,7 @@ mod introduction;
 mod log_entry;
 mod metrics;
 mod odd;
+mod operator;
 mod proxy_protocol;
 mod refusal;
 mod relay;
@@ -35,6 +38,7 @@ mod service;
 mod site;
 mod socket;
 mod stats;
+mod status;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;
@@ -45,7 +49,7 @@ mod upstream;
 mod worker;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use config::Config;
 use fs_stacks::{Cores, StackArgs};
 use handover::Inherited;
@@ -55,18 +59,28 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// TCP and HTTP/1.1 reverse proxy.
+/// Distributes HTTP or TCP connections over several servers.
 #[derive(Parser, Clone, Debug)]
-#[command(version)]
+#[command(name = "fs-proxy", version, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
+    #[command(subcommand)]
+    question: Option<operator::Question>,
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", required_unless_present = "file")]
     config: Option<PathBuf>,
-    /// The same.
+    /// Same as `--config FILE`.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]
     stack: StackArgs,
+}
+
+/// Returns the program's options, for its manual page.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the program with the process's arguments until it is told to stop.
@@ -74,7 +88,11 @@ struct Args {
 pub fn run() -> ExitCode {
     let args = Args::parse();
     fs_stacks::init_log();
-    match serve(args) {
+    let result = match &args.question {
+        Some(question) => operator::run(question),
+        None => serve(args),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Without a backtrace: the usual error is a typo in the configuration.
@@ -97,6 +115,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
     if let Some(bound) = &metrics {
         service::say(format_args!("metrics {}", bound.local_addr()?));
     }
+    let admin = config.admin.as_deref().map(admin::Opened::new).transpose()?;
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
     let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
@@ -107,8 +126,10 @@ fn serve(args: Args) -> anyhow::Result<()> {
     let start = move |core| worker::run(core, budget, first.clone(), orders.clone(), inherited.clone());
     let cores = Cores::start(&args.stack, start)?;
     let metrics = Metrics::start(metrics, stats, cores.counters())?;
+    let admin = admin.and_then(|admin| admin.start(metrics.shown()));
     let stack = args.stack.stack;
-    Reloader { file, stack, cores: count, current, metrics, logs: logs.clone(), is_succeeded: false }.start(channel)?;
+    Reloader { file, stack, cores: count, current, metrics, admin, logs: logs.clone(), is_succeeded: false }
+        .start(channel)?;
     let result = cores.join();
     logs.finish();
     result

@@ -6,6 +6,9 @@ use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// The names of `referer`, `agent` and `id`.
+pub(crate) const LOGGED_FIELDS: [&str; 3] = ["referer", "user-agent", "x-request-id"];
+
 /// A request with its response, or a TCP connection.
 pub(crate) struct Entry<'a> {
     pub(crate) listener: &'a str,
@@ -19,7 +22,7 @@ pub(crate) struct Entry<'a> {
 
 pub(crate) enum What<'a> {
     Request(Request<'a>),
-    /// How a TCP connection ended.
+    /// The end of a TCP connection.
     Connection(&'a str),
 }
 
@@ -32,6 +35,8 @@ pub(crate) struct Request<'a> {
     /// Fields of the request; only needed if [`LogFormat::has_fields`].
     pub(crate) referer: Option<&'a [u8]>,
     pub(crate) agent: Option<&'a [u8]>,
+    /// `X-Request-Id`, as the server got it.
+    pub(crate) id: Option<&'a [u8]>,
     /// The response was incomplete.
     pub(crate) is_broken: bool,
 }
@@ -59,6 +64,8 @@ enum JsonWhat<'a> {
         version: &'a str,
         referer: Option<String>,
         agent: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
         broken: bool,
     },
     Connection {
@@ -109,7 +116,7 @@ impl Entry<'_> {
     }
 
     fn write_combined(&self, request: &Request<'_>, now: Duration, out: &mut String) -> fmt::Result {
-        let Request { status, method, target, version, referer, agent, is_broken: _ } = request;
+        let Request { status, method, target, version, referer, agent, .. } = request;
         write!(out, "{} - - [{}] \"", self.client.ip().to_canonical(), ApacheTime(now))?;
         match method.is_empty() {
             true => out.push('-'),
@@ -131,7 +138,7 @@ impl Entry<'_> {
             ms: self.took.as_micros() as f64 / 1000.0,
             what: match &self.what {
                 What::Connection(outcome) => JsonWhat::Connection { outcome },
-                What::Request(Request { status, method, target, version, referer, agent, is_broken }) => {
+                What::Request(Request { status, method, target, version, referer, agent, id, is_broken }) => {
                     JsonWhat::Request {
                         status: *status,
                         method,
@@ -139,6 +146,7 @@ impl Entry<'_> {
                         version,
                         referer: text(referer),
                         agent: text(agent),
+                        id: text(id),
                         broken: *is_broken,
                     }
                 }
@@ -263,6 +271,7 @@ mod tests {
             version: "HTTP/1.1",
             referer: None,
             agent: Some(agent),
+            id: None,
             is_broken: false,
         })
     }

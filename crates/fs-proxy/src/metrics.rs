@@ -5,7 +5,8 @@ mod format;
 
 use crate::config::Mode;
 use crate::handover::{Inherited, Passed, Role};
-use crate::stats::{LATENCY_US, ListenerStats, ServerStats, Stats};
+use crate::stats::{Answers, CoreStats, LATENCY_US, ListenerName, ListenerStats, ServerStats, Stats, UpstreamStats};
+use crate::status::Status;
 use anyhow::Context;
 use bytes::Bytes;
 use format::Format;
@@ -33,7 +34,7 @@ use tokio::sync::{Semaphore, oneshot};
 const CONNECTIONS: usize = 16;
 
 /// The published counters, of the current configuration.
-type Shown = Arc<RwLock<Arc<Stats>>>;
+pub(crate) type Shown = Arc<RwLock<Arc<Stats>>>;
 
 /// Publishes the metrics while a configuration enables them.
 pub(crate) struct Metrics {
@@ -88,6 +89,11 @@ impl Metrics {
         Ok(metrics)
     }
 
+    /// Returns the published counters.
+    pub(crate) fn shown(&self) -> Shown {
+        self.shown.clone()
+    }
+
     /// Opens what another configuration needs.
     pub(crate) fn prepare(&self, addr: Option<SocketAddr>) -> anyhow::Result<EndpointChange> {
         if addr == self.endpoint.as_ref().map(|endpoint| endpoint.addr) {
@@ -132,14 +138,14 @@ impl Metrics {
             let _entered = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        let registry = Arc::new(registry);
+        let shown = self.shown.clone();
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(async {
                 tokio::select! {
                     // The sender is never used, only dropped.
                     _ = stopped => {}
-                    () = accept(listener, registry) => {}
+                    () = accept(listener, Arc::new(Pages { registry, shown })) => {}
                 }
             });
         };
@@ -148,7 +154,13 @@ impl Metrics {
     }
 }
 
-async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
+/// What the address of the metrics shows: metrics, and a page for a browser.
+struct Pages {
+    registry: Registry,
+    shown: Shown,
+}
+
+async fn accept(listener: tokio::net::TcpListener, pages: Arc<Pages>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let stream = match listener.accept().await {
@@ -160,10 +172,10 @@ async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
             }
         };
         let Ok(place) = places.clone().try_acquire_owned() else { continue };
-        let registry = registry.clone();
+        let pages = pages.clone();
         tokio::spawn(async move {
             let _place = place;
-            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&registry, &request))));
+            let service = service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&pages, &request))));
             let mut builder = hyper::server::conn::http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(30));
             if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
@@ -173,7 +185,14 @@ async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
     }
 }
 
-fn answer(registry: &Registry, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn answer(Pages { registry, shown }: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    if request.method() == Method::GET && request.uri().path() == "/" {
+        let stats = shown.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut response = Response::new(Full::new(Bytes::from(Status::of(&stats).page())));
+        let html = header::HeaderValue::from_static("text/html; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, html);
+        return response;
+    }
     let found = request.method() == Method::GET && request.uri().path() == "/metrics";
     let accept = request.headers().get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::wanted(accept);
@@ -197,6 +216,7 @@ struct ProxyCollector(Shown);
 
 type ListenerCounter = fn(&ListenerStats) -> &Counter;
 type ServerCounter = fn(&ServerStats) -> &Counter;
+type UpstreamCounter = fn(&UpstreamStats) -> &Counter;
 
 impl Collector for ProxyCollector {
     fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
@@ -210,10 +230,11 @@ struct View<'a>(&'a Stats);
 
 impl View<'_> {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let listeners: [(&str, &str, MetricType, ListenerCounter); 8] = [
+        let listeners: [(&str, &str, MetricType, ListenerCounter); 9] = [
             ("connections", "Connections accepted.", MetricType::Counter, |s| &s.accepted),
             ("connections_open", "Connections open.", MetricType::Gauge, |s| &s.open),
             ("connections_evicted", "Idle connections closed for others.", MetricType::Counter, |s| &s.evicted),
+            ("connections_refused", "Connections beyond an address's limit.", MetricType::Counter, |s| &s.refused),
             ("connections_failed", "Connections that ended with an error.", MetricType::Counter, |s| &s.failed),
             ("tls_handshakes", "TLS handshakes made.", MetricType::Counter, |s| &s.handshakes),
             ("tls_handshakes_failed", "TLS handshakes that failed.", MetricType::Counter, |s| &s.handshakes_failed),
@@ -225,6 +246,7 @@ impl View<'_> {
             self.each_listener(|number, labels| number_of(&mut family, labels, kind, self.sum(number, counter)))?;
         }
         self.encode_answers(&mut encoder)?;
+        self.encode_upstreams(&mut encoder)?;
         let servers: [(&str, &str, MetricType, ServerCounter); 5] = [
             ("server_connects", "Connections opened to servers.", MetricType::Counter, |s| &s.connects),
             ("server_connect_failures", "Connections that failed.", MetricType::Counter, |s| &s.connect_failures),
@@ -281,39 +303,117 @@ impl View<'_> {
         Ok(())
     }
 
-    fn encode_answers(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let mut family = encoder.encode_descriptor("answers", "Answers by class.", None, MetricType::Counter)?;
-        for (number, listener) in
-            self.0.listeners.iter().enumerate().filter(|(_, listener)| listener.mode == Mode::Http)
-        {
-            for (class, name) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
-                let count: u64 =
-                    self.0.cores.iter().map(|core| core.0.listeners[number].0.answers[class].value()).sum();
-                number_of(&mut family, &[("listener", &listener.name), ("class", name)], MetricType::Counter, count)?;
+    fn encode_upstreams(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let counters: [(&str, &str, MetricType, UpstreamCounter); 4] = [
+            ("upstream_waiting", "Requests waiting for a busy server.", MetricType::Gauge, |s| &s.waiting),
+            ("upstream_queued", "Requests that waited for a server.", MetricType::Counter, |s| &s.queued),
+            ("upstream_queue_refused", "Requests that waited in vain.", MetricType::Counter, |s| &s.queue_refused),
+            ("upstream_retries_refused", "Retries beyond the budget.", MetricType::Counter, |s| &s.retries_refused),
+        ];
+        for (name, help, kind, counter) in counters {
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for (number, upstream) in self.0.upstreams.iter().enumerate() {
+                let cores = self.0.cores.iter();
+                let value = cores.map(|core| counter(&core.0.upstreams[number].0).value()).fold(0, u64::wrapping_add);
+                number_of(&mut family, &[("upstream", upstream)], kind, value)?;
             }
-        }
-        let help = "From the head of a request to the end of its answer.";
-        let mut family = encoder.encode_descriptor("latency_seconds", help, None, MetricType::Histogram)?;
-        for (number, listener) in
-            self.0.listeners.iter().enumerate().filter(|(_, listener)| listener.mode == Mode::Http)
-        {
-            let (mut sum, mut counts) = (0.0, [0; LATENCY_US.len()]);
-            for core in &self.0.cores {
-                let (core_sum, core_counts) = core.0.listeners[number].0.latency();
-                sum += core_sum;
-                counts.iter_mut().zip(core_counts).for_each(|(all, one)| *all += one);
-            }
-            let bound = |us: u64| if us == u64::MAX { f64::INFINITY } else { us as f64 / 1e6 };
-            let buckets: Vec<_> = LATENCY_US.iter().zip(counts).map(|(&us, count)| (bound(us), count)).collect();
-            let labels = [("listener", listener.name.as_str())];
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &buckets, None)?;
         }
         Ok(())
     }
+
+    fn encode_answers(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let http = |listener: &ListenerName| listener.mode == Mode::Http;
+        let listeners: Vec<(Vec<_>, usize)> = (self.0.listeners.iter().enumerate())
+            .filter(|(_, listener)| http(listener))
+            .map(|(number, listener)| (vec![("listener", listener.name.clone())], number))
+            .collect();
+        let of_listener = |core: &CoreStats, number: &usize| core.listeners[*number].clone();
+        encode_classes(encoder, "answers", &listeners, |number, class| {
+            self.0.cores.iter().map(|core| of_listener(&core.0, number).0.answers.classes[class].value()).sum()
+        })?;
+        encode_latency(encoder, "latency_seconds", &listeners, |number, sum| {
+            self.0.cores.iter().for_each(|core| sum.add(&of_listener(&core.0, number).0.answers));
+        })?;
+        let servers: Vec<(Vec<_>, (usize, usize))> = (self.0.servers.iter().enumerate())
+            .flat_map(|(number, servers)| {
+                servers.iter().enumerate().map(move |(place, server)| (number, place, server))
+            })
+            .map(|(number, place, server)| {
+                let labels = vec![("upstream", server.upstream.clone()), ("server", server.addr.to_string())];
+                (labels, (number, place))
+            })
+            .collect();
+        let of_server = |core: &CoreStats, (number, place): &(usize, usize)| core.servers[*number][*place].clone();
+        encode_classes(encoder, "server_answers", &servers, |server, class| {
+            self.0.cores.iter().map(|core| of_server(&core.0, server).0.answers.classes[class].value()).sum()
+        })?;
+        encode_latency(encoder, "server_latency_seconds", &servers, |server, sum| {
+            self.0.cores.iter().for_each(|core| sum.add(&of_server(&core.0, server).0.answers));
+        })
+    }
 }
 
-fn number_of(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, kind: MetricType, value: u64) -> fmt::Result {
-    let mut metric = family.encode_family(labels)?;
+/// Latencies of all cores.
+#[derive(Default)]
+struct Latencies {
+    seconds: f64,
+    counts: [u64; LATENCY_US.len()],
+}
+
+impl Latencies {
+    fn add(&mut self, answers: &Answers) {
+        let (seconds, counts) = answers.latency();
+        self.seconds += seconds;
+        self.counts.iter_mut().zip(counts).for_each(|(all, one)| *all += one);
+    }
+}
+
+/// Encodes responses by class, for each `who` with its labels.
+fn encode_classes<T>(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    who: &[(Vec<(&'static str, String)>, T)],
+    count: impl Fn(&T, usize) -> u64,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, "Answers by class.", None, MetricType::Counter)?;
+    for (labels, key) in who {
+        for (class, name) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
+            let mut labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            labels.push(("class", name));
+            number_of(&mut family, &labels, MetricType::Counter, count(key, class))?;
+        }
+    }
+    Ok(())
+}
+
+/// Encodes a histogram for each `who` with its labels.
+fn encode_latency<T>(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    who: &[(Vec<(&'static str, String)>, T)],
+    add: impl Fn(&T, &mut Latencies),
+) -> fmt::Result {
+    let help = "From the head of a request to the end of its answer.";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (labels, key) in who {
+        let mut all = Latencies::default();
+        add(key, &mut all);
+        let bound = |us: u64| if us == u64::MAX { f64::INFINITY } else { us as f64 / 1e6 };
+        let buckets: Vec<_> = LATENCY_US.iter().zip(all.counts).map(|(&us, count)| (bound(us), count)).collect();
+        let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let total = all.counts.iter().sum();
+        family.encode_family(&labels.as_slice())?.encode_histogram::<NoLabelSet>(all.seconds, total, &buckets, None)?;
+    }
+    Ok(())
+}
+
+fn number_of(
+    family: &mut MetricEncoder<'_>,
+    labels: &[(&'static str, &str)],
+    kind: MetricType,
+    value: u64,
+) -> fmt::Result {
+    let mut metric = family.encode_family(&labels)?;
     match kind {
         MetricType::Gauge => metric.encode_gauge(&value),
         _ => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),

@@ -2,6 +2,7 @@
 
 use fs_stacks::Stream;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// No listener has one.
@@ -32,4 +33,40 @@ pub(crate) fn read(files: &Files<'_>, _protocols: &[&str]) -> anyhow::Result<Con
 
 pub(crate) async fn accept(acceptor: &Acceptor, _stream: Stream) -> io::Result<Stream> {
     match acceptor.0 {}
+}
+
+/// The files of an upstream's `tls`.
+pub(crate) struct ServerFiles<'a> {
+    pub(crate) ca: Option<&'a Path>,
+    pub(crate) identity: Option<(&'a Path, &'a Path)>,
+}
+
+/// No upstream has one.
+#[derive(Clone, Debug)]
+pub(crate) enum Connector {}
+/// The same.
+pub(crate) struct ToServer(Connector);
+
+/// Returns an error: no upstream can have TLS here.
+pub(crate) fn connector(
+    files: &ServerFiles<'_>,
+    _name: Option<&str>,
+    _protocol: Option<&'static str>,
+) -> anyhow::Result<Connector> {
+    let ServerFiles { ca, identity } = files;
+    let count = usize::from(ca.is_some()) + 2 * usize::from(identity.is_some());
+    anyhow::bail!("this fs-proxy was built without TLS, so it cannot use it or its {count} files: remove the key")
+}
+
+impl Connector {
+    pub(crate) fn to(&self, _server: Option<&str>, _addr: SocketAddr) -> anyhow::Result<ToServer> {
+        match *self {}
+    }
+}
+
+impl ToServer {
+    #[allow(clippy::unused_async, reason = "as with TLS")]
+    pub(crate) async fn connect(&self, _stream: Stream) -> io::Result<Stream> {
+        match self.0 {}
+    }
 }

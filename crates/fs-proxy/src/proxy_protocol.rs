@@ -14,7 +14,7 @@ use tokio::io::AsyncReadExt;
 const LENGTH_MAX: usize = 2048;
 /// The longest line of version 1.
 const V1_LENGTH_MAX: usize = 107;
-/// How a header begins.
+/// The start of a header.
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 

@@ -33,6 +33,8 @@ impl Refusal {
     pub(crate) const TIMED_OUT: Self = Self(408, "the request did not arrive in time");
     pub(crate) const HEAD_TOO_LONG: Self = Self(431, "the head is too long or has too many lines");
     pub(crate) const NO_CONNECTION_LEFT: Self = Self(503, "the proxy has no connection left");
+    pub(crate) const BUSY: Self = Self(503, "all servers are busy");
+    pub(crate) const TOO_MANY: Self = Self(429, "too many requests from this address");
     pub(crate) const UNREACHABLE: Self = Self(502, "no server could be reached");
     pub(crate) const CONNECT_TIMED_OUT: Self = Self(504, "no server could be reached in time");
     pub(crate) const SILENT: Self = Self(504, "the server did not answer in time");

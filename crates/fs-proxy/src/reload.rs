@@ -1,13 +1,15 @@
 //! SIGHUP: another configuration without an interruption. SIGUSR2: another process. SIGUSR1: the
 //! access log is reopened.
 //!
-//! One thread of the process reads and checks the file; an error in it changes nothing. The rest
+//! One thread of the process gets the signals. Another one reads and checks the file, and looks up
+//! names; an error changes nothing. The rest
 //! has two steps, and every core replies to each: open what is new (a failure of any core cancels
 //! the reload), and switch. So all cores use the old configuration, or all use the new one. A
 //! listener whose address stays is kept, with the connections in its queue.
 
 use crate::access_log;
-use crate::config::Config;
+use crate::admin::{Admin, Opened};
+use crate::config::{Config, ConfigError};
 use crate::handover::{self, Passed};
 use crate::metrics::Metrics;
 use crate::service;
@@ -19,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle};
 
 /// A configuration, and the objects that live while it is used.
 pub(crate) struct Generation {
@@ -106,6 +109,7 @@ pub(crate) struct Reloader {
     pub(crate) cores: usize,
     pub(crate) current: Arc<Generation>,
     pub(crate) metrics: Metrics,
+    pub(crate) admin: Option<Admin>,
     pub(crate) logs: Logs,
     /// Another process has taken over.
     pub(crate) is_succeeded: bool,
@@ -117,11 +121,23 @@ impl Reloader {
         let Channel { runtime, mut hang_up, mut reopen, mut succeed, orders, mut answers } = channel;
         let run = move || {
             runtime.block_on(async {
+                let (mut lookup, mut reading) = (None, None);
+                // SIGHUP came while the file was read.
+                let mut again = false;
                 loop {
-                    let lookup = self.current.config.lookup_interval().filter(|_| !self.is_succeeded);
+                    let interval = self.current.config.lookup_interval();
+                    let interval = interval.filter(|_| !self.is_succeeded && lookup.is_none());
                     tokio::select! {
-                        () = after(lookup) => self.look_up(&orders, &mut answers).await,
-                        _ = hang_up.recv() => self.on_hang_up(&orders, &mut answers).await,
+                        () = after(interval) => lookup = Some(self.look_up()),
+                        found = finished(&mut lookup) => self.looked_up(found, &orders, &mut answers).await,
+                        read = finished(&mut reading) => {
+                            self.on_read(read, &orders, &mut answers).await;
+                            reading = std::mem::take(&mut again).then(|| self.read());
+                        }
+                        _ = hang_up.recv() => match reading {
+                            Some(_) => again = true,
+                            None => reading = self.on_hang_up(),
+                        },
                         _ = reopen.recv() => self.reopen_log(),
                         _ = succeed.recv() => self.on_succeed(&orders, &mut answers).await,
                     }
@@ -132,14 +148,29 @@ impl Reloader {
         Ok(())
     }
 
-    async fn on_hang_up(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) {
+    fn on_hang_up(&self) -> Option<JoinHandle<Read>> {
         if self.is_succeeded {
-            return tracing::warn!("SIGHUP: another process serves, and this one ends with its last connection");
+            tracing::warn!("SIGHUP: another process serves, and this one ends with its last connection");
+            return None;
         }
-        let name = self.file.display().to_string();
-        tracing::info!("SIGHUP: reading {name}");
+        tracing::info!("SIGHUP: reading {}", self.file.display());
         service::reloading();
-        match self.reload(orders, answers).await {
+        Some(self.read())
+    }
+
+    /// Reads the file in another thread: names are looked up, which takes as long as name servers do.
+    fn read(&self) -> JoinHandle<Read> {
+        let file = self.file.clone();
+        tokio::task::spawn_blocking(move || Config::load(&file))
+    }
+
+    async fn on_read(&mut self, read: Result<Read, JoinError>, orders: &watch::Sender<Order>, answers: &mut Answers) {
+        let name = self.file.display().to_string();
+        let result = match read.map(|read| read.map_err(anyhow::Error::from)).map_err(anyhow::Error::from).flatten() {
+            Ok(config) => self.replace(config, orders, answers).await,
+            Err(error) => Err(error),
+        };
+        match result {
             Ok(()) => tracing::info!("{name} is in use; open connections keep the previous one"),
             Err(error) => {
                 // logrotate does not wait until the file is fixed.
@@ -153,11 +184,25 @@ impl Reloader {
         service::ready();
     }
 
+    /// Looks up the names of servers in another thread.
+    fn look_up(&self) -> JoinHandle<Found> {
+        let (current, file) = (self.current.clone(), self.file.clone());
+        tokio::task::spawn_blocking(move || (current.number, current.config.looked_up_again(&file)))
+    }
+
     /// Uses the current addresses of servers that are given by name.
-    async fn look_up(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) {
-        let result = match self.current.config.looked_up_again(&self.file) {
-            Ok(None) => return,
-            Ok(Some(config)) => self.replace(config, orders, answers).await,
+    async fn looked_up(
+        &mut self,
+        found: Result<Found, JoinError>,
+        orders: &watch::Sender<Order>,
+        answers: &mut Answers,
+    ) {
+        let result = match found {
+            // Of another configuration than the current one.
+            Ok((number, _)) if number != self.current.number || self.is_succeeded => return,
+            Ok((_, Ok(None))) => return,
+            Ok((_, Ok(Some(config)))) => self.replace(config, orders, answers).await,
+            Ok((_, Err(error))) => Err(error.into()),
             Err(error) => Err(error.into()),
         };
         match result {
@@ -205,10 +250,6 @@ impl Reloader {
         Ok(())
     }
 
-    async fn reload(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) -> anyhow::Result<()> {
-        self.replace(Config::load(&self.file)?, orders, answers).await
-    }
-
     /// Uses another configuration on all cores, or on none.
     async fn replace(
         &mut self,
@@ -220,6 +261,9 @@ impl Reloader {
         // A file that logrotate has renamed is opened again too.
         let log = config.access_log.as_deref().map(access_log::Writer::start).transpose()?;
         let metrics = self.metrics.prepare(config.metrics)?;
+        let path = config.admin.as_deref();
+        let has_other_admin = path != self.admin.as_ref().map(|admin| &*admin.path);
+        let admin = path.filter(|_| has_other_admin).map(Opened::new).transpose()?;
         let stats = Arc::new(Stats::new(&config, self.cores, Some(&self.current.stats)));
         let sender = log.as_ref().map(access_log::Writer::sender);
         let next = Arc::new(Generation { number, config, stats, log: sender });
@@ -234,9 +278,29 @@ impl Reloader {
         }
         ask(orders, answers, Order::Switch, self.cores).await?;
         self.metrics.switch(metrics, next.stats.clone());
+        if has_other_admin {
+            self.admin = admin.and_then(|admin| admin.start(self.metrics.shown()));
+        }
         self.logs.add(log);
         self.current = next;
         Ok(())
+    }
+}
+
+/// A file that was read.
+type Read = Result<Config, ConfigError>;
+/// The number of a configuration, and the one with its current addresses, if they are others.
+type Found = (u64, Result<Option<Config>, ConfigError>);
+
+/// Waits for a task, if there is one.
+async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+    match task {
+        Some(handle) => {
+            let result = handle.await;
+            *task = None;
+            result
+        }
+        None => std::future::pending().await,
     }
 }
 

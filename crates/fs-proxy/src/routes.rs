@@ -1,4 +1,4 @@
-//! Where a request goes: the first route of its listener that matches, else the listener's
+//! The destination of a request: the first route of its listener that matches, else the listener's
 //! upstream.
 
 use crate::config::{HashKey, HostPattern, RouteConfig};
@@ -77,7 +77,7 @@ enum Then {
     Redirect(u16, String),
 }
 
-/// Where a request goes.
+/// The destination of a request.
 pub(crate) enum Destination {
     Upstream(Rc<Upstream>),
     /// Status and location.

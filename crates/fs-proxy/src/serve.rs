@@ -90,6 +90,11 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
             }
             busy = connection.busy();
         }
+        if let Some(refused) = stream.take_if(|_| !site.admits(number, peer.ip(), &connection)) {
+            // It fails if the client is gone.
+            let _ = refused.set_zero_linger();
+            site.listener_stats(number).refused.add(1);
+        }
         let (stream, busy) = match (stream, acceptor) {
             (None, _) => (None, busy),
             (Some(stream), None) => (Some(stream), busy),

@@ -1,7 +1,8 @@
 //! State that the connections of one core share under one configuration.
 
 use crate::access_log::{AccessLog, FLUSH_INTERVAL};
-use crate::clients::Clients;
+use crate::addresses;
+use crate::clients::{Clients, Connection};
 use crate::config::{Config, ListenerConfig, Mode, Network, RouteConfig};
 use crate::edits::Edits;
 use crate::http1::per_core::Core as LeanCore;
@@ -10,7 +11,7 @@ use crate::odd::options::serve_options;
 use crate::relay::{BUFFER, Moved};
 use crate::reload::Generation;
 use crate::routes::{Route, Routes};
-use crate::stats::{self, CoreStats, ListenerStats, ServerIndex, Stats};
+use crate::stats::{self, Answer, CoreStats, ListenerStats, ServerIndex, Stats};
 use crate::tls;
 use crate::upstream::{Server, Upstream};
 use anyhow::Context;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-/// How often a connect is tried while something can be closed to make it possible.
+/// Number of attempts to connect while something can be closed to make it possible.
 const ROOM_TRIES: u32 = 4;
 
 /// State that the connections of a core share.
@@ -58,6 +59,7 @@ pub(crate) struct ListenerSite {
     pub(crate) accept_proxy: bool,
     pub(crate) request_edits: Option<Edits>,
     pub(crate) response_edits: Option<Edits>,
+    is_lean: bool,
     trusted_proxies: Vec<Network>,
 }
 
@@ -83,9 +85,9 @@ impl Site {
         let Generation { number: _, config, stats, log } = generation;
         let (config, stats) = (config.clone(), stats.clone());
         let upstream = |(number, config)| {
-            Rc::new(Upstream::new(config, clients, &lean.clock, &stats, core.stack, (core.index, number)))
+            Upstream::new(config, clients, &lean.clock, &stats, core.stack, (core.index, number)).map(Rc::new)
         };
-        let upstreams: Vec<_> = config.upstreams.iter().enumerate().map(upstream).collect();
+        let upstreams = config.upstreams.iter().enumerate().map(upstream).collect::<anyhow::Result<Vec<_>>>()?;
         let mut listeners = Vec::new();
         for listener in &config.listeners {
             listeners.push(ListenerSite {
@@ -96,13 +98,14 @@ impl Site {
                 accept_proxy: listener.accept_proxy,
                 request_edits: Edits::new(&listener.request_headers),
                 response_edits: Edits::new(&listener.response_headers),
+                is_lean: config.lean && !config.upstreams_of(listener).any(|number| config.upstreams[number].http2),
                 trusted_proxies: listener.trusted_proxies.clone(),
             });
         }
         Ok(Self {
             listeners,
             upstreams,
-            serve_options: serve_options(&config.timeouts, config.lean),
+            serve_options: serve_options(&config.timeouts),
             scratch: RefCell::new(vec![0; BUFFER]),
             stop: LocalStop::default(),
             core: core.index,
@@ -132,10 +135,7 @@ impl Site {
                 if !site.is_retired() {
                     site.clients.tick();
                 }
-                site.servers().for_each(|server| {
-                    server.pool.expire();
-                    server.lean.expire();
-                });
+                site.servers().for_each(Server::expire);
                 site.flush_log();
             }
         });
@@ -152,10 +152,7 @@ impl Site {
     pub(crate) fn retire(self: Rc<Self>) {
         self.retired.set(true);
         self.checks.take().iter().for_each(JoinHandle::abort);
-        self.servers().for_each(|server| {
-            server.pool.close();
-            server.lean.close();
-        });
+        self.servers().for_each(Server::close_pools);
         tokio::task::spawn_local(async move {
             self.stop.drained().await;
             self.end();
@@ -186,6 +183,28 @@ impl Site {
         &self.stats().listeners[number].0
     }
 
+    /// Counts a response of the proxy, or of a server.
+    #[inline]
+    pub(crate) fn count_answer(&self, listener: usize, server: Option<ServerIndex>, answer: Answer) {
+        let stats = self.stats();
+        stats.listeners[listener].0.answers.add(answer);
+        if let Some((upstream, server)) = server {
+            stats.servers[upstream][server].0.answers.add(answer);
+        }
+    }
+
+    /// Counts a connection for its client's address, if addresses have limits. Returns false if the
+    /// address has as many connections as it may.
+    pub(crate) fn admits(&self, listener: usize, client: IpAddr, connection: &Connection) -> bool {
+        let limits = &self.config.limits;
+        if (limits.client_connections.is_none() && limits.client_requests.is_none())
+            || self.listeners[listener].trusts(client)
+        {
+            return true;
+        }
+        addresses::enter(client, limits).map(|address| connection.is_of(address)).is_some()
+    }
+
     /// Logs that an upstream has no healthy server.
     pub(crate) fn complain_of(&self, upstream: &Upstream) {
         self.complain(format_args!("upstream {}: no healthy server", upstream.name));
@@ -209,10 +228,11 @@ impl Site {
         connected.inspect_err(|error| server.connect_failed(error))
     }
 
-    /// Opens a connection to a server. If descriptors, ports or memory are missing, first closes
-    /// kept connections, and then the longest idle client.
+    /// Opens a connection to a server, with TLS if it has TLS. If descriptors, ports or memory are
+    /// missing, first closes kept connections, and then the longest idle client.
     pub(crate) async fn open(&self, server: &Server, limit: Duration) -> std::io::Result<Stream> {
         let mut tries = 1..ROOM_TRIES;
+        let started = Instant::now();
         loop {
             let result = within(limit, cores::connect(server.stack, server.addr, None)).await;
             match result {
@@ -220,7 +240,11 @@ impl Site {
                     // Wait until the closed connections are gone.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                result => return result,
+                Ok(stream) => match &server.tls {
+                    None => return Ok(stream),
+                    Some(tls) => return within(limit.saturating_sub(started.elapsed()), tls.connect(stream)).await,
+                },
+                Err(error) => return Err(error),
             }
         }
     }
@@ -233,9 +257,10 @@ impl Site {
         self.servers().any(|server| server.pool.let_go() || server.lean.let_go()) || self.clients.close_idlest()
     }
 
-    /// Returns false if hyper serves all requests, to compare the two.
-    pub(crate) fn is_lean(&self) -> bool {
-        self.config.lean
+    /// Returns false if hyper serves all requests of a listener: for servers with HTTP/2, or to
+    /// compare the two.
+    pub(crate) fn is_lean(&self, listener: usize) -> bool {
+        self.listeners[listener].is_lean
     }
 
     /// Returns how many bytes of a request's body must arrive within the idle time-out.

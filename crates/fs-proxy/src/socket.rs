@@ -13,10 +13,10 @@ use std::rc::{Rc, Weak};
 /// A listening socket, as its connections know it. They may outlive it, and it outlives
 /// configurations.
 pub(crate) struct Socket {
-    /// As configured: with port 0 if the port is any.
+    /// The configured address. Its port is 0 if the kernel chooses one.
     pub(crate) address: SocketAddr,
     pub(crate) local_addr: SocketAddr,
-    /// Its number among the listeners with this address.
+    /// The socket's number among the listeners with this address.
     pub(crate) occurrence: usize,
     /// Open until its stop. Several only if a predecessor had more cores.
     pub(crate) listeners: Vec<Weak<Listener>>,

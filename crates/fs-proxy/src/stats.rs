@@ -1,9 +1,9 @@
 //! The proxy's counters: a set per core, which only that core writes. Readers sum them.
 
-use crate::config::{Config, Mode, UpstreamConfig};
+use crate::config::{Config, Mode, ServerConfig, UpstreamConfig};
 use fs_stacks::counters::{Counter, PerCore};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ pub(crate) struct ListenerStats {
     pub(crate) open: Counter,
     /// Connections that were closed to make a place for others.
     pub(crate) evicted: Counter,
+    /// Connections that were refused, because their address has as many as it may.
+    pub(crate) refused: Counter,
     /// Connections that ended with an error.
     pub(crate) failed: Counter,
     /// Completed TLS handshakes.
@@ -42,23 +44,47 @@ pub(crate) struct ListenerStats {
     /// Failed TLS handshakes: no TLS, nothing in common, too slow, broken off. Without clients that
     /// closed before their first byte.
     pub(crate) handshakes_failed: Counter,
-    /// Responses by the first digit of their status, 1 to 5.
-    pub(crate) answers: [Counter; 5],
+    pub(crate) answers: Answers,
     /// Bytes of bodies (L7) or of the stream (L4) from clients.
     pub(crate) bytes_in: Counter,
     /// Bytes of bodies (L7) or of the stream (L4) to clients.
     pub(crate) bytes_out: Counter,
+}
+
+/// A response, as it is counted.
+#[derive(Clone, Copy)]
+pub(crate) struct Answer {
+    /// The first digit of its status, minus 1.
+    class: usize,
+    us: u64,
+    bucket: usize,
+}
+
+impl Answer {
+    /// `took` is the time from the request's head to the response's end.
+    #[inline]
+    pub(crate) fn new(status: u16, took: Duration) -> Self {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX - 1);
+        let bucket = LATENCY_US.partition_point(|bound| *bound < us);
+        Self { class: usize::from(status / 100).wrapping_sub(1), us, bucket }
+    }
+}
+
+/// Responses of a listener or server.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    /// By the first digit of their status, 1 to 5.
+    pub(crate) classes: [Counter; 5],
     latency: [Counter; LATENCY_US.len()],
     latency_us: Counter,
 }
 
-impl ListenerStats {
-    pub(crate) fn answered(&self, status: u16, took: Duration) {
-        if let Some(counter) = self.answers.get(usize::from(status / 100).wrapping_sub(1)) {
+impl Answers {
+    #[inline]
+    pub(crate) fn add(&self, Answer { class, us, bucket }: Answer) {
+        if let Some(counter) = self.classes.get(class) {
             counter.add(1);
         }
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX - 1);
-        let bucket = LATENCY_US.partition_point(|bound| *bound < us);
         self.latency[bucket].add(1);
         self.latency_us.add(us);
     }
@@ -80,6 +106,21 @@ pub(crate) struct ServerStats {
     pub(crate) reused: Counter,
     /// Requests that were sent again because a kept connection had ended.
     pub(crate) retries: Counter,
+    /// Its responses.
+    pub(crate) answers: Answers,
+}
+
+/// One upstream on one core.
+#[derive(Debug, Default)]
+pub(crate) struct UpstreamStats {
+    /// Requests or connections that waited because all servers were busy.
+    pub(crate) queued: Counter,
+    /// Those that wait now.
+    pub(crate) waiting: Counter,
+    /// Those that were refused: too many, or too long.
+    pub(crate) queue_refused: Counter,
+    /// Requests that were not sent to another server because the budget of retries was used up.
+    pub(crate) retries_refused: Counter,
 }
 
 /// Counters of one core that the next configuration continues. On their own cache lines: they are
@@ -90,6 +131,7 @@ type Shared<T> = Arc<PerCore<T>>;
 #[derive(Debug)]
 pub(crate) struct CoreStats {
     pub(crate) listeners: Vec<Shared<ListenerStats>>,
+    pub(crate) upstreams: Vec<Shared<UpstreamStats>>,
     /// By upstream and server.
     pub(crate) servers: Vec<Vec<Shared<ServerStats>>>,
     /// Log lines that were dropped because the disk was too slow.
@@ -103,15 +145,25 @@ pub(crate) struct ListenerName {
     pub(crate) mode: Mode,
 }
 
-/// A server's labels and health.
+/// A server's labels, health and weight.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) upstream: String,
     pub(crate) addr: SocketAddr,
-    /// It has health checks.
-    checked: bool,
-    /// The checking core writes it, a few times a day, and all read it. A line that is not written
-    /// is in every cache, so reading it costs no more than reading a core's own variable.
+    /// `None` if it has no health checks.
+    checked: Option<Arc<Health>>,
+    /// The weight of the configuration.
+    configured: u32,
+    /// The weight that is used: another one if the admin socket has set it.
+    weight: AtomicU32,
+}
+
+/// The result of health checks, which the next configuration continues.
+///
+/// The checking core writes it, a few times a day, and all read it. A line that is not written is in
+/// every cache, so reading it costs no more than reading a core's own variable.
+#[derive(Debug)]
+struct Health {
     healthy: AtomicBool,
     /// When it became healthy again, in milliseconds since [`started`]; 0 if it never was unhealthy.
     recovered: AtomicU64,
@@ -124,24 +176,38 @@ fn started() -> Instant {
 }
 
 impl Server {
+    #[inline]
     pub(crate) fn is_healthy(&self) -> bool {
-        self.healthy.load(Ordering::Relaxed)
+        self.checked.as_ref().is_none_or(|health| health.healthy.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_healthy(&self, healthy: bool) {
+        let Some(health) = &self.checked else { return };
         if healthy && !self.is_healthy() {
             let now = u64::try_from(started().elapsed().as_millis()).unwrap_or(u64::MAX);
-            self.recovered.store(now.max(1), Ordering::Relaxed);
+            health.recovered.store(now.max(1), Ordering::Relaxed);
         }
-        self.healthy.store(healthy, Ordering::Relaxed);
+        health.healthy.store(healthy, Ordering::Relaxed);
     }
-}
 
-impl Server {
     /// Returns for how long it has been healthy again, or `None` if it never was unhealthy.
     pub(crate) fn recovered_for(&self) -> Option<Duration> {
-        let recovered = self.recovered.load(Ordering::Relaxed);
+        let recovered = self.checked.as_ref()?.recovered.load(Ordering::Relaxed);
         (recovered > 0).then(|| started().elapsed().saturating_sub(Duration::from_millis(recovered)))
+    }
+
+    #[inline]
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn configured_weight(&self) -> u32 {
+        self.configured
+    }
+
+    /// Sets the weight, for all cores. `None` is the configuration's.
+    pub(crate) fn set_weight(&self, weight: Option<u32>) {
+        self.weight.store(weight.unwrap_or(self.configured), Ordering::Relaxed);
     }
 }
 
@@ -152,7 +218,11 @@ pub(crate) type ServerIndex = (usize, usize);
 #[derive(Debug)]
 pub(crate) struct Stats {
     pub(crate) listeners: Vec<ListenerName>,
+    /// Names of upstreams.
+    pub(crate) upstreams: Vec<String>,
     pub(crate) servers: Vec<Vec<Arc<Server>>>,
+    /// By upstream.
+    has_other_weights: Vec<AtomicBool>,
     pub(crate) cores: Vec<PerCore<CoreStats>>,
 }
 
@@ -176,6 +246,7 @@ impl Stats {
                 Some(at)
             })
             .collect();
+        let upstreams: Vec<String> = config.upstreams.iter().map(|upstream| upstream.name.get_ref().clone()).collect();
         let old_server = |upstream: &UpstreamConfig, addr: SocketAddr| {
             let before = before?;
             let places = before.servers.iter().enumerate().flat_map(|(number, servers)| {
@@ -184,18 +255,18 @@ impl Stats {
             let same = |server: &Server| server.addr == addr && &server.upstream == upstream.name.get_ref();
             places.into_iter().find(|(_, _, server)| same(server))
         };
-        let server = |upstream: &UpstreamConfig, addr| {
-            let kept = old_server(upstream, addr).map(|(_, _, server)| server).filter(|server| server.checked);
-            let checked = upstream.health_check.is_some();
-            kept.filter(|_| checked).cloned().unwrap_or_else(|| {
-                let name = upstream.name.get_ref().clone();
-                Arc::new(Server {
-                    upstream: name,
-                    addr,
-                    checked,
-                    healthy: AtomicBool::new(true),
-                    recovered: AtomicU64::new(0),
-                })
+        let server = |upstream: &UpstreamConfig, server: &ServerConfig| {
+            let old = old_server(upstream, server.addr).map(|(_, _, server)| server);
+            let health = || Arc::new(Health { healthy: AtomicBool::new(true), recovered: AtomicU64::new(0) });
+            let kept = old.and_then(|old| old.checked.clone());
+            // What the admin socket has set holds until the file says something else.
+            let weight = old.filter(|old| old.configured == server.weight).map_or(server.weight, |old| old.weight());
+            Arc::new(Server {
+                upstream: upstream.name.get_ref().clone(),
+                addr: server.addr,
+                checked: upstream.health_check.is_some().then(|| kept.unwrap_or_else(health)),
+                configured: server.weight,
+                weight: AtomicU32::new(weight),
             })
         };
         let core = |core: usize| {
@@ -205,25 +276,50 @@ impl Stats {
                 let (number, place, _) = old_server(upstream, addr)?;
                 Some(old?.servers[number][place].clone())
             };
+            let upstream = |name: &String| {
+                let at = before?.upstreams.iter().position(|old| old == name)?;
+                Some(old?.upstreams[at].clone())
+            };
             let log_dropped = Counter::default();
             log_dropped.add(old.map_or(0, |old| old.log_dropped.value()));
             CoreStats {
                 listeners: old_listeners.iter().map(|at| listener(at).unwrap_or_default()).collect(),
-                servers: each_server(config, |upstream, addr| server(upstream, addr).unwrap_or_default()),
+                upstreams: upstreams.iter().map(|name| upstream(name).unwrap_or_default()).collect(),
+                servers: each_server(config, |upstream, config| server(upstream, config.addr).unwrap_or_default()),
                 log_dropped,
             }
         };
-        Self {
+        let stats = Self {
+            has_other_weights: config.upstreams.iter().map(|_| AtomicBool::new(false)).collect(),
             servers: each_server(config, server),
             cores: (0..cores).map(|number| PerCore(core(number))).collect(),
             listeners,
-        }
+            upstreams,
+        };
+        (0..stats.servers.len()).for_each(|upstream| stats.note_weights(upstream));
+        stats
+    }
+
+    /// Sets a server's weight, for all cores. `None` is the configuration's.
+    pub(crate) fn set_weight(&self, (upstream, server): ServerIndex, weight: Option<u32>) {
+        self.servers[upstream][server].set_weight(weight);
+        self.note_weights(upstream);
+    }
+
+    fn note_weights(&self, upstream: usize) {
+        let is_other = |server: &Arc<Server>| server.weight() != server.configured;
+        self.has_other_weights[upstream].store(self.servers[upstream].iter().any(is_other), Ordering::Relaxed);
+    }
+
+    /// Returns true if a weight of the upstream is not the configuration's.
+    #[inline]
+    pub(crate) fn has_other_weights(&self, upstream: usize) -> bool {
+        self.has_other_weights[upstream].load(Ordering::Relaxed)
     }
 }
 
-fn each_server<T>(config: &Config, make: impl Fn(&UpstreamConfig, SocketAddr) -> T) -> Vec<Vec<T>> {
-    let servers =
-        |upstream: &UpstreamConfig| upstream.servers.iter().map(|server| make(upstream, server.addr)).collect();
+fn each_server<T>(config: &Config, make: impl Fn(&UpstreamConfig, &ServerConfig) -> T) -> Vec<Vec<T>> {
+    let servers = |upstream: &UpstreamConfig| upstream.servers.iter().map(|server| make(upstream, server)).collect();
     config.upstreams.iter().map(servers).collect()
 }
 
@@ -233,15 +329,15 @@ mod tests {
 
     #[test]
     fn latencies_are_in_their_bucket() {
-        let stats = ListenerStats::default();
+        let stats = Answers::default();
         for us in [0, 50, 51, 3_000_000, 3600 * 1_000_000] {
-            stats.answered(200, Duration::from_micros(us));
+            stats.add(Answer::new(200, Duration::from_micros(us)));
         }
         let (_, buckets) = stats.latency();
         assert_eq!((buckets[0], buckets[1], buckets[14], buckets[15]), (2, 1, 1, 1));
-        assert_eq!(stats.answers[1].value(), 5);
-        stats.answered(0, Duration::ZERO);
-        stats.answered(999, Duration::ZERO);
-        assert_eq!(stats.answers.iter().map(Counter::value).sum::<u64>(), 5);
+        assert_eq!(stats.classes[1].value(), 5);
+        stats.add(Answer::new(0, Duration::ZERO));
+        stats.add(Answer::new(999, Duration::ZERO));
+        assert_eq!(stats.classes.iter().map(Counter::value).sum::<u64>(), 5);
     }
 }

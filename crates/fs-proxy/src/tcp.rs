@@ -1,10 +1,11 @@
 //! L4: a connection to a server for each connection from a client.
 
 use crate::clients::{Busy, Connection};
+use crate::refusal::Refusal;
 use crate::relay::{End, Shared, relay};
 use crate::routes::{self, Routes};
 use crate::site::Site;
-use crate::upstream::Upstream;
+use crate::upstream::{Pick, Upstream};
 use crate::{client_hello, proxy_protocol};
 use fs_stacks::Stream;
 use fs_stacks::net::within;
@@ -56,15 +57,26 @@ pub(crate) async fn serve(
     let mut tried = Vec::new();
     // Nothing was sent yet, so every server may be tried.
     let (used, server) = loop {
-        let Some(used) = upstream.pick(&tried, key) else {
-            if tried.is_empty() {
-                site.complain_of(&upstream);
+        let used = match upstream.pick(&tried, key) {
+            Pick::Used(used) => Ok(used),
+            Pick::Busy => Box::pin(upstream.wait(&tried, key)).await.map_err(|Refusal(_, why)| why),
+            Pick::Nobody => {
+                if tried.is_empty() {
+                    site.complain_of(&upstream);
+                }
+                Err("no server")
             }
-            stats.failed.add(1);
-            // A reset says that there is no server; FIN would be an empty response. It fails if the
-            // client is gone.
-            let _ = client.set_zero_linger();
-            return site.log_tcp(listener, peer, None, Default::default(), started, "no server");
+        };
+        let used = match used {
+            Ok(used) if tried.is_empty() || upstream.may_retry() => used,
+            refused => {
+                stats.failed.add(1);
+                // A reset says that there is no server; FIN would be an empty response. It fails if
+                // the client is gone.
+                let _ = client.set_zero_linger();
+                let why = refused.err().unwrap_or("no server, and no retry left");
+                return site.log_tcp(listener, peer, None, Default::default(), started, why);
+            }
         };
         match site.connect(used.server(), site.config.timeouts.connect).await {
             Ok(stream) => {

@@ -1,6 +1,8 @@
 //! TLS of listeners: their certificates and keys, session tickets, and clients' certificates.
+//! `to_servers` has TLS of upstreams.
 
 mod names;
+mod to_servers;
 
 use anyhow::{Context, ensure};
 pub(crate) use fs_stacks::tls::accept;
@@ -15,6 +17,7 @@ use rustls::sign::CertifiedKey;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+pub(crate) use to_servers::{Connector, ServerFiles, ToServer, connector};
 use x509_parser::prelude::ASN1Time;
 
 /// The configuration of a listener's `tls`, after its files have been read.
@@ -76,6 +79,7 @@ pub(crate) fn read(files: &Files<'_>, protocols: &[&str]) -> anyhow::Result<Conf
     Ok(Arc::new(config))
 }
 
+/// Reads a certificate chain and its key. Warns if they are of no use, or not secret.
 fn identity(certificate: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
     if std::fs::metadata(key).is_ok_and(|metadata| metadata.mode() & 0o004 != 0) {
         tracing::warn!("key {}: every user of this host can read it: chmod o-r", key.display());
@@ -91,9 +95,9 @@ fn identity(certificate: &Path, key: &Path, provider: &CryptoProvider) -> anyhow
         let (validity, now) = (parsed.validity(), ASN1Time::now());
         let name = certificate.display();
         if now > validity.not_after {
-            tracing::warn!("certificate {name}: it has expired ({}): clients refuse it", validity.not_after);
+            tracing::warn!("certificate {name}: it has expired ({}): the other side refuses it", validity.not_after);
         } else if now < validity.not_before {
-            tracing::warn!("certificate {name}: clients refuse it until {}", validity.not_before);
+            tracing::warn!("certificate {name}: the other side refuses it until {}", validity.not_before);
         }
     }
     Ok(identity)

@@ -9,15 +9,24 @@
 //! write to a cache line that all cores share. With many connections per core the difference evens
 //! out.
 
+mod budget;
+mod queue;
+
 use crate::clients::Clients;
 use crate::config::{Balance, HashKey, Keepalive, ProxyVersion, ServerConfig, UpstreamConfig};
 use crate::edits::Edits;
 use crate::http1::clock::Clock;
 use crate::http1::pool::Pool as LeanPool;
+#[cfg(feature = "http2")]
+use crate::odd::http2_pool::Http2Pool;
 use crate::odd::pool::Pool;
-use crate::stats::{self, ServerStats, Stats};
+use crate::stats::{self, ServerIndex, ServerStats, Stats, UpstreamStats};
+use crate::tls::ToServer;
+use budget::RetryBudget;
 use fs_stacks::StackKind;
+use fs_stacks::counters::PerCore;
 use fs_stacks::net::is_own_shortage;
+use queue::Queue;
 use siphasher::sip::SipHasher13;
 use std::cell::Cell;
 use std::fmt;
@@ -28,11 +37,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a server that could not be reached is last in the order. Health checks are slower than
-/// clients are patient.
+/// Time for which a server that could not be reached is last in the order. Health checks are slower
+/// than clients are patient.
 const SET_ASIDE: Duration = Duration::from_secs(1);
-/// How often that time doubles: up to 16 s. More: a recovered server without health checks waits
-/// longer for its share. Fewer: a dead one makes more requests try a second server.
+/// Number of times that this time doubles: up to 16 s. More: a recovered server without health
+/// checks waits longer for its share. Fewer: a dead one makes more requests try a second server.
 const SET_ASIDE_DOUBLINGS: u32 = 4;
 /// The share of weight 1. Lower: a server that warms up gets its share in coarser steps.
 const FULL_SHARE: u64 = 1024;
@@ -47,11 +56,27 @@ pub(crate) struct Upstream {
     pub(crate) hash: Option<HashKey>,
     pub(crate) send_proxy: Option<ProxyVersion>,
     pub(crate) request_edits: Option<Edits>,
+    /// Its servers get HTTP/2.
+    pub(crate) is_http2: bool,
     balance: Balance,
+    budget: RetryBudget,
+    queue: Queue,
     slow_start: Option<Duration>,
-    /// All servers have the same share, at all times.
+    /// The configuration gives all servers the same share, at all times.
     is_even: bool,
     next: Cell<usize>,
+    stats: Arc<Stats>,
+    /// The index of its counters: core, upstream.
+    place: (usize, usize),
+}
+
+/// The choice of a server.
+pub(crate) enum Pick {
+    Used(Use),
+    /// All servers that could be used have as many requests or connections as they may.
+    Busy,
+    /// No server is healthy.
+    Nobody,
 }
 
 /// One core's view of a server.
@@ -63,8 +88,16 @@ pub(crate) struct Server {
     pub(crate) lean: LeanPool,
     /// Kept connections of odd requests.
     pub(crate) pool: Pool,
-    weight: u32,
+    /// Connections with HTTP/2, which requests share.
+    #[cfg(feature = "http2")]
+    pub(crate) http2: Http2Pool,
+    /// TLS of its connections, if it has TLS.
+    pub(crate) tls: Option<ToServer>,
+    /// What all cores share: its health and weight.
+    shared: Arc<stats::Server>,
     backup: bool,
+    /// Most requests (L7) or connections (L4) of this core at the same time.
+    limit: Option<u64>,
     credit: Cell<i64>,
     active: Cell<usize>,
     set_aside: Cell<Option<Instant>>,
@@ -72,9 +105,8 @@ pub(crate) struct Server {
     failures: Cell<u32>,
     last_log: Cell<Option<Instant>>,
     unlogged: Cell<u64>,
-    stats: Arc<Stats>,
-    /// The index of its counters: core, upstream, server.
-    place: (usize, usize, usize),
+    counters: Arc<PerCore<ServerStats>>,
+    index: ServerIndex,
 }
 
 /// Returns true for the host's own addresses: packets to them stay in the kernel and never reach a
@@ -91,65 +123,110 @@ impl Upstream {
         stats: &Arc<Stats>,
         stack: StackKind,
         (core, number): (usize, usize),
-    ) -> Self {
+    ) -> anyhow::Result<Self> {
         let Keepalive { connections, idle } = config.keepalive;
-        let server = |(index, &ServerConfig { addr, weight, backup }): (usize, &ServerConfig)| Server {
-            addr,
-            weight,
-            backup,
-            credit: Cell::new(0),
-            stack: if is_local(addr.ip()) { StackKind::Kernel } else { stack },
-            lean: LeanPool::new(connections, idle, clients.clone(), clock.clone()),
-            pool: Pool::new(connections, idle, clients.clone()),
-            active: Cell::new(0),
-            set_aside: Cell::new(None),
-            failures: Cell::new(0),
-            last_log: Cell::new(None),
-            unlogged: Cell::new(0),
-            stats: stats.clone(),
-            place: (core, number, index),
-        };
-        Self {
+        let server =
+            |(index, &ServerConfig { addr, ref name, weight: _, backup, max_connections }): (usize, &ServerConfig)| {
+                let tls = config.connector.as_ref().map(|connector| connector.to(name.as_deref(), addr)).transpose()?;
+                Ok(Server {
+                    addr,
+                    shared: stats.servers[number][index].clone(),
+                    backup,
+                    limit: max_connections.map(|most| (u64::from(most.get()) / stats.cores.len() as u64).max(1)),
+                    credit: Cell::new(0),
+                    stack: if is_local(addr.ip()) { StackKind::Kernel } else { stack },
+                    lean: LeanPool::new(connections, idle, clients.clone(), clock.clone()),
+                    pool: Pool::new(connections, idle, clients.clone()),
+                    #[cfg(feature = "http2")]
+                    http2: Http2Pool::new(idle),
+                    tls,
+                    active: Cell::new(0),
+                    set_aside: Cell::new(None),
+                    failures: Cell::new(0),
+                    last_log: Cell::new(None),
+                    unlogged: Cell::new(0),
+                    counters: stats.cores[core].0.servers[number][index].clone(),
+                    index: (number, index),
+                })
+            };
+        Ok(Self {
             name: config.name.get_ref().clone(),
-            servers: config.servers.iter().enumerate().map(server).collect(),
+            servers: config.servers.iter().enumerate().map(server).collect::<anyhow::Result<_>>()?,
             hash: (config.balance == Balance::Hash)
                 .then(|| config.hash.as_ref().map_or(HashKey::Address, |hash| hash.get_ref().clone())),
             send_proxy: config.send_proxy.as_ref().map(|version| *version.get_ref()),
             request_edits: Edits::new(&config.request_headers),
+            is_http2: config.http2,
             balance: config.balance,
+            budget: RetryBudget::new(config.retry_budget),
+            queue: Queue::new(config.queue),
             slow_start: config.slow_start,
             is_even: config.slow_start.is_none()
                 && config.servers.iter().all(|server| server.weight == config.servers[0].weight),
             // So that cores do not all start with the first server.
             next: Cell::new(core),
+            stats: stats.clone(),
+            place: (core, number),
+        })
+    }
+
+    /// Returns the server to use, except those `tried`. The guard counts the use. `key` decides for
+    /// a server if `balance` is a hash.
+    #[inline]
+    pub(crate) fn pick(self: &Rc<Self>, tried: &[usize], key: Option<u64>) -> Pick {
+        if tried.is_empty() {
+            self.budget.request();
+        }
+        match self.queue.is_empty() {
+            true => self.pick_now(tried, key),
+            // First come, first served.
+            false => Pick::Busy,
         }
     }
 
-    /// Returns the server to use, except those `tried`; `None` if no healthy one is left. The guard
-    /// counts the use. `key` decides for a server if `balance` is a hash.
-    pub(crate) fn pick(self: &Rc<Self>, tried: &[usize], key: Option<u64>) -> Option<Use> {
+    fn pick_now(self: &Rc<Self>, tried: &[usize], key: Option<u64>) -> Pick {
         // The clock is read only if a server is set aside.
         let is_one_aside = self.servers.iter().any(|server| server.set_aside.get().is_some());
         let now = is_one_aside.then(Instant::now);
-        let usable = |index: &usize| {
+        let could_be_used = |index: &usize| {
             let server = &self.servers[*index];
-            server.weight > 0 && !tried.contains(index) && server.is_healthy()
+            server.shared.weight() > 0 && !tried.contains(index) && server.is_healthy()
         };
+        let usable = |index: &usize| could_be_used(index) && self.servers[*index].has_room();
         let preferred = |index: &usize| usable(index) && !now.is_some_and(|now| self.servers[*index].is_set_aside(now));
         let is_backup = |index: &usize| self.servers[*index].backup;
-        let index = self
+        let chosen = self
             .choose(|index| preferred(index) && !is_backup(index), key)
             .or_else(|| self.choose(|index| preferred(index) && is_backup(index), key))
-            .or_else(|| self.choose(usable, key))?;
+            .or_else(|| self.choose(usable, key));
+        let Some(index) = chosen else {
+            return if (0..self.servers.len()).any(|index| could_be_used(&index)) { Pick::Busy } else { Pick::Nobody };
+        };
         self.next.set(index + 1);
         let server = &self.servers[index];
         server.active.set(server.active.get() + 1);
         server.stats().active.add(1);
-        Some(Use { upstream: self.clone(), index })
+        Pick::Used(Use { upstream: self.clone(), index })
+    }
+
+    /// Returns true if a request that a server did not serve may be sent to another one. Each call
+    /// that returns true uses up a part of the budget.
+    pub(crate) fn may_retry(&self) -> bool {
+        let may = self.budget.retry();
+        if !may {
+            self.stats().retries_refused.add(1);
+        }
+        may
+    }
+
+    fn stats(&self) -> &UpstreamStats {
+        let (core, upstream) = self.place;
+        &self.stats.cores[core].0.upstreams[upstream].0
     }
 
     fn choose(&self, usable: impl Fn(&usize) -> bool, key: Option<u64>) -> Option<usize> {
         let count = self.servers.len();
+        let is_even = self.is_even && !self.stats.has_other_weights(self.place.1);
         let mut turns = (0..count).map(|step| (self.next.get() + step) % count).filter(usable);
         match (self.balance, key) {
             (Balance::Hash, Some(key)) => {
@@ -157,14 +234,12 @@ impl Upstream {
                 turns.max_by(|one, other| score(*one).total_cmp(&score(*other)))
             }
             // Among equals the first in turn.
-            (Balance::LeastConnections, _) if self.is_even => {
-                turns.min_by_key(|&index| self.servers[index].active.get())
-            }
+            (Balance::LeastConnections, _) if is_even => turns.min_by_key(|&index| self.servers[index].active.get()),
             (Balance::LeastConnections, _) => turns.min_by_key(|&index| {
                 let load = self.servers[index].active.get() as u64 + 1;
                 load.saturating_mul(u64::from(u32::MAX)) / self.share(index)
             }),
-            (Balance::RoundRobin | Balance::Hash, _) if self.is_even => turns.next(),
+            (Balance::RoundRobin | Balance::Hash, _) if is_even => turns.next(),
             (Balance::RoundRobin | Balance::Hash, _) => {
                 let (mut total, mut best) = (0, None);
                 for index in turns {
@@ -186,26 +261,47 @@ impl Upstream {
     /// Returns a server's share: its weight, reduced while it warms up.
     fn share(&self, index: usize) -> u64 {
         let server = &self.servers[index];
-        let full = u64::from(server.weight) * FULL_SHARE;
-        let (Some(period), Some(since)) = (self.slow_start, server.health().recovered_for()) else { return full };
+        let full = u64::from(server.shared.weight()) * FULL_SHARE;
+        let (Some(period), Some(since)) = (self.slow_start, server.shared.recovered_for()) else { return full };
         let part = since.as_secs_f64() / period.as_secs_f64();
         if part >= 1.0 { full } else { ((full as f64 * part) as u64).max(1) }
     }
 }
 
 impl Server {
+    /// Drops connections that were idle for too long, or have ended.
+    pub(crate) fn expire(&self) {
+        self.pool.expire();
+        self.lean.expire();
+        #[cfg(feature = "http2")]
+        self.http2.expire();
+    }
+
+    /// Drops its idle connections, and keeps none from now on.
+    pub(crate) fn close_pools(&self) {
+        self.pool.close();
+        self.lean.close();
+        #[cfg(feature = "http2")]
+        self.http2.close();
+    }
+
+    pub(crate) fn index(&self) -> ServerIndex {
+        self.index
+    }
+
     pub(crate) fn stats(&self) -> &ServerStats {
-        let (core, upstream, server) = self.place;
-        &self.stats.cores[core].0.servers[upstream][server].0
+        &self.counters.0
+    }
+
+    /// Returns true if it may have one more request or connection. Those of earlier configurations
+    /// count too.
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.limit.is_none_or(|limit| self.stats().active.value() < limit)
     }
 
     pub(crate) fn is_healthy(&self) -> bool {
-        self.health().is_healthy()
-    }
-
-    fn health(&self) -> &stats::Server {
-        let (_, upstream, server) = self.place;
-        &self.stats.servers[upstream][server]
+        self.shared.is_healthy()
     }
 
     /// Returns its score for a key: the highest wins, each server as often as its share.
@@ -222,7 +318,7 @@ impl Server {
         -(share as f64) / uniform.ln()
     }
 
-    /// It responded, so it is no longer set aside.
+    /// Records that the server responded: it is no longer set aside.
     #[inline]
     pub(crate) fn answered(&self) {
         if self.failures.get() > 0 {
@@ -231,8 +327,8 @@ impl Server {
         }
     }
 
-    /// It could not be reached, or did not respond. It is last in the order for a time that doubles
-    /// with each failure.
+    /// Records that the server could not be reached, or did not respond. It is last in the order
+    /// for a time that doubles with each failure.
     pub(crate) fn failed(&self) {
         let failures = self.failures.get();
         self.failures.set(failures.saturating_add(1));
@@ -287,125 +383,9 @@ impl Drop for Use {
         let server = self.server();
         server.active.set(server.active.get() - 1);
         server.stats().active.sub(1);
+        self.upstream.queue.freed();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clients::Limits;
-    use crate::config::Config;
-
-    fn upstream_of(text: &str) -> (Rc<Upstream>, Arc<Stats>) {
-        let mut config: Config = toml::from_str(&format!("[[upstream]]\nname = 'x'\n{text}")).unwrap();
-        config.look_up().unwrap();
-        let stats = Arc::new(Stats::new(&config, 1, None));
-        let clients = Clients::new(Limits { clients: 1, pooled: 1 });
-        let upstream = Upstream::new(&config.upstreams[0], &clients, &Rc::default(), &stats, StackKind::Kernel, (0, 0));
-        (Rc::new(upstream), stats)
-    }
-
-    fn upstream(balance: &str) -> (Rc<Upstream>, Arc<Stats>) {
-        upstream_of(&format!("balance = '{balance}'\nservers = ['10.0.0.1:1', '10.0.0.2:1', '10.0.0.3:1']"))
-    }
-
-    /// Returns how often each server is picked.
-    fn picks(upstream: &Rc<Upstream>, times: u64) -> Vec<u64> {
-        let mut counts = vec![0; upstream.servers.len()];
-        for key in 0..times {
-            let key = upstream.hash.is_some().then_some(key);
-            counts[upstream.pick(&[], key).unwrap().index] += 1;
-        }
-        counts
-    }
-
-    #[test]
-    fn round_robin_skips_unhealthy_servers() {
-        let (upstream, stats) = upstream("round_robin");
-        let next = |tried: &[usize]| upstream.pick(tried, None).map(|used| used.index);
-        assert_eq!([(); 4].map(|()| next(&[])), [Some(0), Some(1), Some(2), Some(0)]);
-        stats.servers[0][1].set_healthy(false);
-        assert_eq!([(); 3].map(|()| next(&[])), [Some(2), Some(0), Some(2)]);
-        assert_eq!((next(&[0]), next(&[0, 2])), (Some(2), None));
-    }
-
-    #[test]
-    fn least_connections_follows_open_connections() {
-        let (upstream, _) = upstream("least_connections");
-        let [a, b, c] = [(); 3].map(|()| upstream.pick(&[], None).unwrap());
-        assert_eq!([a.index, b.index, c.index], [0, 1, 2]);
-        drop(b);
-        let again = upstream.pick(&[], None).unwrap();
-        assert_eq!(again.index, 1);
-        drop((a, again));
-        assert_ne!(upstream.pick(&[], None).unwrap().index, c.index);
-        assert_eq!(upstream.servers[2].stats().active.value(), 1);
-    }
-
-    #[test]
-    fn unreachable_server_comes_last() {
-        let (upstream, _) = upstream("round_robin");
-        upstream.servers[0].set_aside.set(Some(Instant::now() + SET_ASIDE));
-        assert_eq!(upstream.pick(&[], None).unwrap().index, 1);
-        assert_eq!(upstream.pick(&[1, 2], None).unwrap().index, 0);
-    }
-
-    const WEIGHTED: &str = "servers = [{ address = '10.0.0.1:1', weight = 5 }, '10.0.0.2:1', { address = '10.0.0.3:1', \
-                            weight = 0 }, { address = '10.0.0.4:1', weight = 2, backup = true }]";
-
-    #[test]
-    fn weights_are_kept_and_turns_are_spread() {
-        let (upstream, stats) = upstream_of(WEIGHTED);
-        let turns: Vec<usize> = (0..6).map(|_| upstream.pick(&[], None).unwrap().index).collect();
-        assert_eq!(turns, [0, 0, 1, 0, 0, 0]);
-        assert_eq!(picks(&upstream, 600), [500, 100, 0, 0]);
-        // A backup server is used if no other can be. One without weight never is.
-        stats.servers[0][0].set_healthy(false);
-        stats.servers[0][1].set_healthy(false);
-        assert_eq!(picks(&upstream, 10), [0, 0, 0, 10]);
-        stats.servers[0][3].set_healthy(false);
-        assert!(upstream.pick(&[], None).is_none());
-    }
-
-    #[test]
-    fn least_connections_has_weights() {
-        let (upstream, _) = upstream_of(&format!("balance = 'least_connections'\n{WEIGHTED}"));
-        let open: Vec<Use> = (0..12).map(|_| upstream.pick(&[], None).unwrap()).collect();
-        let of = |index| open.iter().filter(|used| used.index == index).count();
-        assert_eq!([of(0), of(1), of(2), of(3)], [10, 2, 0, 0]);
-    }
-
-    /// A key keeps its server while that is usable, and only its keys move if it is not.
-    #[test]
-    fn hash_moves_only_the_keys_of_a_lost_server() {
-        let (upstream, stats) = upstream("hash");
-        let all = || (0..3000).map(|key| upstream.pick(&[], Some(key)).unwrap().index).collect::<Vec<_>>();
-        let before = all();
-        for index in 0..3 {
-            let share = before.iter().filter(|picked| **picked == index).count();
-            assert!((900..1100).contains(&share), "{index}: {share}");
-        }
-        stats.servers[0][1].set_healthy(false);
-        for (before, after) in before.iter().zip(all()) {
-            assert!(after != 1 && (*before == 1 || *before == after));
-        }
-        let (weighted, _) = upstream_of(&format!("balance = 'hash'\n{WEIGHTED}"));
-        let counts = picks(&weighted, 6000);
-        assert!((4850..5150).contains(&counts[0]) && counts[2..] == [0, 0], "{counts:?}");
-    }
-
-    #[test]
-    fn server_that_recovers_gets_its_share_slowly() {
-        let (upstream, stats) = upstream_of("slow_start = '60m'\nservers = ['10.0.0.1:1', '10.0.0.2:1']");
-        assert_eq!(picks(&upstream, 100), [50, 50]);
-        stats.servers[0][0].set_healthy(false);
-        stats.servers[0][0].set_healthy(true);
-        let counts = picks(&upstream, 100);
-        assert!(counts[0] <= 2, "{counts:?}");
-        let (quick, stats) = upstream_of("slow_start = '1ms'\nservers = ['10.0.0.1:1', '10.0.0.2:1']");
-        stats.servers[0][0].set_healthy(false);
-        stats.servers[0][0].set_healthy(true);
-        std::thread::sleep(Duration::from_millis(5));
-        assert_eq!(picks(&quick, 100), [50, 50]);
-    }
-}
+mod tests;

@@ -91,7 +91,7 @@ struct Worker {
     failed: mpsc::UnboundedSender<anyhow::Error>,
 }
 
-/// What a new configuration needs, open but not used yet.
+/// Sockets and connections for a new configuration, open but not used yet.
 struct Prepared {
     site: Rc<Site>,
     sockets: Vec<Opened>,

@@ -1,4 +1,4 @@
-//! What is in the access log and the counters.
+//! Tests of the access log and the counters.
 
 mod common;
 
@@ -67,6 +67,39 @@ fn log_has_the_configured_format() {
         }
         std::fs::remove_file(&log).unwrap();
     }
+}
+
+/// Each request has an id of its own, which its server and the log have, on both paths.
+#[test]
+fn request_has_an_id_and_servers_have_counters() {
+    let log = temp_path("access.log");
+    let top = format!(
+        "access_log = {:?}\naccess_log_format = \"json\"\nmetrics = \"{}:0\"",
+        log.to_str().unwrap(),
+        proxy_ip()
+    );
+    let addr = mirror();
+    let edits = "request_headers = { set = { X-Request-Id = \"{id}\", Forwarded = \"{forwarded}\" } }";
+    let proxy = Proxy::start("http", &[addr], &top, edits);
+    let mut ids = Vec::new();
+    for version in ["1.1", "1.0"] {
+        let request = format!("GET / HTTP/{version}\r\nHost: x\r\nX-Request-Id: mine\r\nConnection: close\r\n\r\n");
+        let head = body_of(&proxy.ask(&request)).to_lowercase();
+        assert!(head.contains(&format!("\r\nforwarded: for={};proto=http\r\n", own_ip())), "{head}");
+        let id = head.split("x-request-id: ").nth(1).expect("an id").split("\r\n").next().unwrap_or_default();
+        ids.push(id.to_owned());
+    }
+    assert!(ids[0] != ids[1] && !ids.contains(&"mine".to_owned()), "{ids:?}");
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    eventually("both are logged", || ids.iter().all(|id| lines().contains(&format!("\"id\":\"{id}\""))));
+    let metrics = proxy.metrics();
+    for line in [
+        format!("fs_proxy_server_answers_total{{upstream=\"u\",server=\"{addr}\",class=\"2xx\"}} 2"),
+        format!("fs_proxy_server_latency_seconds_count{{upstream=\"u\",server=\"{addr}\"}} 2"),
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
+    std::fs::remove_file(&log).unwrap();
 }
 
 /// A tunnel is logged when it ends, with its bytes.

@@ -74,7 +74,7 @@ impl Family {
 impl Drop for Family {
     fn drop(&mut self) {
         for process in &self.processes[1..] {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = send_signal(*process, Signal::Terminate);
         }
     }

@@ -174,7 +174,7 @@ fn rapid_resets_end_a_connection_and_nothing_else() {
                 break;
             }
             let sending = sender.send_request(request("/", Vec::new()));
-            // It is sent, and reset at once.
+            // The request is sent, and reset at once.
             let _ = tokio::time::timeout(Duration::ZERO, sending).await;
         }
         let (mut other, _connection) = open(&identity, proxy.addr()).await;

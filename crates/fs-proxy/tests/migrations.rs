@@ -82,7 +82,7 @@ impl Theirs {
 
 impl Drop for Theirs {
     fn drop(&mut self) {
-        // It may have ended, and the files are temporary.
+        // The process may have ended, and the files are temporary.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.folder);

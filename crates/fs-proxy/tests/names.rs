@@ -4,11 +4,27 @@
 mod common;
 
 use common::*;
-use fs_stacks::testing::{Program, eventually};
-use std::net::{SocketAddr, TcpListener};
+use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
-/// Starts the program with this file as /etc/hosts.
-const WITH_HOSTS: &str = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
+/// Starts the program with these files as /etc/hosts and /etc/resolv.conf.
+const WITH_FILES: &str =
+    "mount --bind \"$1\" /etc/hosts && mount --bind \"$2\" /etc/resolv.conf && shift 2 && exec \"$@\"";
+
+/// Starts a proxy with these files. Returns `None` if this user cannot.
+fn start(config: &Path, hosts: &Path, resolv_conf: &Path) -> Option<Proxy> {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if !is_root || !fs_stacks::testing::output("unshare", &["-m", "true"]).status.success() {
+        println!("skipped: needs root, and a mount namespace");
+        return None;
+    }
+    let [file, hosts, resolv_conf] = [config, hosts, resolv_conf].map(|path| path.to_str().unwrap());
+    let args = ["-m", "sh", "-c", WITH_FILES, "-", hosts, resolv_conf, EXE, "--config", file];
+    Some(Proxy { program: Program::start("unshare", &args), config: config.to_owned() })
+}
 
 fn at(address: &str, port: u16, name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind((address, port)).unwrap();
@@ -19,12 +35,6 @@ fn at(address: &str, port: u16, name: &'static str) -> SocketAddr {
 
 #[test]
 fn names_are_looked_up_again() {
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    let may_mount = || fs_stacks::testing::output("unshare", &["-m", "true"]).status.success();
-    if !is_root || !may_mount() {
-        println!("skipped: needs root, and a mount namespace");
-        return;
-    }
     let first = at("127.0.0.1", 0, "first");
     let second = at("127.0.0.2", first.port(), "second");
     let hosts = temp_path("hosts");
@@ -38,9 +48,9 @@ fn names_are_looked_up_again() {
          [[upstream]]\nname = \"u\"\nservers = [\"web.test:{}\"]\nlookup_interval = \"50ms\"\n",
         first.port()
     ));
-    let (file, hosts_file) = (config.to_str().unwrap(), hosts.to_str().unwrap());
-    let program = Program::start("unshare", &["-m", "sh", "-c", WITH_HOSTS, "-", hosts_file, EXE, "--config", file]);
-    let proxy = Proxy { program, config: config.clone() };
+    // It knows nothing.
+    let Some(resolv_conf) = name_server(80, Arc::default()) else { return };
+    let Some(proxy) = start(&config, &hosts, &resolv_conf) else { return };
     let bodies = || (0..6).map(|_| body_of(&proxy.get("/")).to_owned()).collect::<std::collections::BTreeSet<_>>();
     assert!(bodies().into_iter().eq(["first"]));
     point(&[first, second]);
@@ -52,4 +62,148 @@ fn names_are_looked_up_again() {
     eventually("it is logged", || proxy.program.log().contains("the previous addresses stay in use"));
     assert!(bodies().into_iter().eq(["second"]));
     std::fs::remove_file(hosts).unwrap();
+    std::fs::remove_file(resolv_conf).unwrap();
+}
+
+/// A record of the DNS: its name, type, time to live and data.
+type Record = (&'static str, u16, u32, Vec<u8>);
+const A: u16 = 1;
+const SRV: u16 = 33;
+
+fn wire(name: &str) -> Vec<u8> {
+    let mut wire: Vec<u8> =
+        name.split('.').flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat()).collect();
+    wire.push(0);
+    wire
+}
+
+/// Starts a name server with these records. Returns the file that names it, or `None` without root.
+fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<PathBuf> {
+    // An address of this test alone.
+    let own = format!("127.{last}.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
+    let Ok(socket) = UdpSocket::bind((&*own, 53)) else {
+        println!("skipped: needs root");
+        return None;
+    };
+    std::thread::spawn(move || {
+        let mut query = [0; 512];
+        while let Ok((_, from)) = socket.recv_from(&mut query) {
+            let end = 12 + query[12..].iter().position(|&byte| byte == 0).unwrap();
+            let (name, kind) = (&query[12..=end], u16::from_be_bytes([query[end + 1], query[end + 2]]));
+            let records = records.lock().unwrap();
+            let found: Vec<&Record> =
+                records.iter().filter(|record| record.1 == kind && wire(record.0).eq_ignore_ascii_case(name)).collect();
+            let mut answer = [&query[..2], &[0x81, 0x80, 0, 1, 0, found.len() as u8, 0, 0, 0, 0]].concat();
+            answer.extend_from_slice(&query[12..end + 5]);
+            for (_, kind, ttl, data) in found {
+                // The name of the question.
+                answer.extend_from_slice(&[0xc0, 12]);
+                answer.extend_from_slice(&kind.to_be_bytes());
+                answer.extend_from_slice(&[0, 1]);
+                answer.extend_from_slice(&ttl.to_be_bytes());
+                answer.extend_from_slice(&(data.len() as u16).to_be_bytes());
+                answer.extend_from_slice(data);
+            }
+            socket.send_to(&answer, from).unwrap();
+        }
+    });
+    let resolv_conf = temp_path("resolv.conf");
+    std::fs::write(&resolv_conf, format!("nameserver {own}\noptions timeout:1 attempts:2\n")).unwrap();
+    Some(resolv_conf)
+}
+
+/// Starts a proxy whose servers are these names.
+fn start_with(servers: &str, resolv_conf: &Path) -> Option<Proxy> {
+    let config = write_config(&format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [{servers}]\n"
+    ));
+    let hosts = temp_path("hosts");
+    std::fs::write(&hosts, "").unwrap();
+    let proxy = start(&config, &hosts, resolv_conf);
+    // The mounts keep both files.
+    std::fs::remove_file(hosts).unwrap();
+    std::fs::remove_file(resolv_conf).unwrap();
+    proxy
+}
+
+/// Returns how often each server is used.
+fn served(proxy: &Proxy, times: usize) -> BTreeMap<String, usize> {
+    let mut served = BTreeMap::new();
+    for _ in 0..times {
+        *served.entry(body_of(&proxy.get("/")).to_owned()).or_default() += 1;
+    }
+    served
+}
+
+#[cfg(feature = "dns")]
+#[test]
+fn records_hold_for_their_time_to_live() {
+    let first = at("127.0.0.1", 0, "first");
+    at("127.0.0.2", first.port(), "second");
+    let records = Arc::new(Mutex::new(vec![("web.test", A, 1, vec![127, 0, 0, 1])]));
+    let Some(resolv_conf) = name_server(78, records.clone()) else { return };
+    let Some(proxy) = start_with(&format!("\"web.test:{}\"", first.port()), &resolv_conf) else { return };
+    assert!(served(&proxy, 4).keys().eq(["first"]));
+    records.lock().unwrap()[0].3 = vec![127, 0, 0, 2];
+    eventually("the other address is used", || served(&proxy, 4).keys().eq(["second"]));
+}
+
+#[cfg(feature = "dns")]
+#[test]
+fn services_have_weights_and_priorities() {
+    let [heavy, light, spare] = [("127.0.0.1", "heavy"), ("127.0.0.2", "light"), ("127.0.0.3", "spare")]
+        .map(|(address, name)| at(address, 0, name));
+    let record = |priority: u16, weight: u16, server: SocketAddr, target: &str| {
+        let numbers = [priority, weight, server.port()].map(u16::to_be_bytes).concat();
+        ("_http._tcp.web.test", SRV, 1, [numbers, wire(target)].concat())
+    };
+    let address = |name: &'static str, last: u8| (name, A, 1, vec![127, 0, 0, last]);
+    let hosts = [address("heavy.test", 1), address("light.test", 2), address("spare.test", 3)];
+    let services =
+        [record(10, 30, heavy, "heavy.test"), record(10, 10, light, "light.test"), record(20, 1, spare, "spare.test")];
+    let records = Arc::new(Mutex::new([&services[..], &hosts].concat()));
+    let Some(resolv_conf) = name_server(79, records.clone()) else { return };
+    let Some(proxy) = start_with("\"_http._tcp.web.test\"", &resolv_conf) else { return };
+    let used = served(&proxy, 40);
+    assert!(used.into_iter().eq([("heavy".to_owned(), 30), ("light".to_owned(), 10)]));
+    records.lock().unwrap().drain(..2);
+    eventually("only the last one is used", || served(&proxy, 4).keys().eq(["spare"]));
+}
+
+/// A name server that is silent delays nothing else.
+#[test]
+fn lookups_do_not_delay_signals() {
+    // An address of this test alone.
+    let own = format!("127.77.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
+    let Ok(silent) = UdpSocket::bind((&*own, 53)) else { return println!("skipped: needs root") };
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    let server = at("127.0.0.1", 0, "server");
+    let [hosts, resolv_conf, log] = ["hosts", "resolv.conf", "access.log"].map(temp_path);
+    std::fs::write(&hosts, "127.0.0.1 web.test\n").unwrap();
+    std::fs::write(&resolv_conf, format!("nameserver {own}\noptions timeout:30 attempts:1\n")).unwrap();
+    let text = |path: &Path| {
+        format!(
+            "access_log = {path:?}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
+             [[upstream]]\nname = \"u\"\nservers = [\"web.test:{}\"]\nlookup_interval = \"50ms\"\n",
+            server.port()
+        )
+    };
+    let config = write_config(&text(&log));
+    let Some(proxy) = start(&config, &hosts, &resolv_conf) else { return };
+    std::fs::write(&hosts, "").unwrap();
+    silent.recv_from(&mut [0; 512]).expect("the name is looked up");
+    let renamed = temp_path("access.log.1");
+    std::fs::rename(&log, &renamed).unwrap();
+    proxy.program.signal(Signal::User1);
+    eventually("the log is reopened", || log.exists());
+    // A file with an address instead of the name is used too.
+    std::fs::write(&config, text(&log).replace("web.test", "127.0.0.1")).unwrap();
+    proxy.program.signal(Signal::HangUp);
+    eventually("the file is in use", || proxy.program.log().contains("is in use;"));
+    assert!(!proxy.program.log().contains("the previous addresses stay in use"), "{}", proxy.program.log());
+    assert_eq!(body_of(&proxy.get("/")), "server");
+    for file in [hosts, resolv_conf, log, renamed] {
+        std::fs::remove_file(file).unwrap();
+    }
 }

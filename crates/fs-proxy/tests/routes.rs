@@ -217,7 +217,7 @@ fn proxy_in_front_says_who_its_client_is() {
         ] {
             let seen = proxy.ask_bytes(&[header, request.as_bytes()].concat()).to_lowercase();
             assert!(seen.contains(&format!("x-forwarded-for: {client}\r\n")), "{end} {seen}");
-            // The peer is trusted, whoever its client is.
+            // The peer is trusted, for any client.
             assert!(seen.contains("x-forwarded-proto: https\r\n"), "{seen}");
         }
         for wrong in [&b""[..], b"PROXY TCP4 x\r\n", b"PROXY TCP4 1.2.3.4 "] {

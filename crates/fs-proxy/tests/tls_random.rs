@@ -119,7 +119,7 @@ impl Client<'_> {
             if !self.conn.is_handshaking() && given < request.len() {
                 continue;
             }
-            // It gets an end or a response, so the test does not hang.
+            // The client gets an end or a response, so the test does not hang.
             if self.conn.read_tls(&mut self.sock)? == 0 {
                 // Without close_notify this is an error below.
                 let _ = self.conn.process_new_packets();

@@ -44,7 +44,7 @@ pub struct Config {
     pub queues: Option<usize>,
     /// CPUs to pin the cores to. `None`: not pinned.
     pub cores: Option<Vec<usize>>,
-    /// How packets come from the device.
+    /// The XDP mode of the device.
     pub xdp: XdpMode,
     /// See [`fs_rt::Builder::accept_partial_checksum`].
     pub partial_checksums: Option<bool>,
@@ -55,7 +55,7 @@ pub struct Config {
 /// A port that is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number, not 0.
+    /// The port's number, not 0.
     pub port: u16,
     /// Addresses of the device. Empty: all that it has now or later.
     pub addresses: Vec<IpAddr>,

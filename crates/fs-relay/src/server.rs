@@ -88,7 +88,7 @@ async fn connection(wire: TcpStream, client: SocketAddr, shared: &Arc<Shared>, s
         Some(Err(error)) => {
             counters.refused.fetch_add(1, Ordering::Relaxed);
             shared.refused(server, &error);
-            // It fails only if the connection is over.
+            // The call fails only if the connection has ended.
             let _ = wire.set_zero_linger();
         }
         None => {}

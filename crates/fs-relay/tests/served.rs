@@ -13,7 +13,7 @@ const SERVER: &str = "10.78.0.1";
 const SERVER6: &str = "fd78::1";
 const PORT: u16 = 7601;
 
-/// The machine's processors are few.
+/// Runs the tests one after the other, because the machine has few processors.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A server's namespace with device `relay0`, and a client's. `None` without root.
@@ -323,7 +323,7 @@ fn killed_relay_leaves_the_service_to_the_kernel() {
     go_on();
     assert_eq!((by_kernel.asks("b"), local.asks("l")), ("b".into(), "l".into()));
     let mut open = hold("c", SERVER);
-    // It drains: what is open goes on, what is new is the kernel's.
+    // The relay drains: open connections continue, and the kernel gets new ones.
     next.signal("TERM");
     sleep(Duration::from_millis(500));
     assert_eq!(open.asks("still"), "still");

@@ -243,7 +243,7 @@ impl Builder {
         self
     }
 
-    /// Whether threads are pinned (default: yes).
+    /// Pins each thread to its CPU (default: yes).
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
         self

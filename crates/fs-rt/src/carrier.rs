@@ -32,8 +32,8 @@ pub enum Why {
     NoDevice,
     /// Its peer is this host: loopback, or one of the host's addresses.
     ThisHost,
-    /// It arrived through another device than the runtime's, or the kernel routes it through
-    /// another device.
+    /// The connection arrived through another device than the runtime's, or the kernel routes it
+    /// through another device.
     OtherRoute,
 }
 

@@ -185,14 +185,15 @@ impl BuildError {
     }
 }
 
-/// As the message: `Debug` prints an error that `main` returns, and the remedy is in the message.
+/// Prints the message: `Debug` prints an error that `main` returns, and the remedy is in the
+/// message.
 impl fmt::Debug for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// As the message, for the same reason.
+/// Prints the message, for the same reason.
 impl fmt::Debug for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,5 +1,5 @@
-//! The thread-per-core runtime: one pinned thread per core, each with one queue of every device,
-//! one shard of the engine and one tokio `LocalRuntime`.
+//! The runtime: one pinned thread (a *core*) per CPU that it uses. Each core serves some queues of every
+//! device, and has one shard of the engine and one tokio `LocalRuntime`.
 //!
 //! ```no_run
 //! use fs_rt::Runtime;
@@ -7,7 +7,7 @@
 //! let rt = Runtime::builder().device("veth0").cores([0, 1]).build()?;
 //! rt.run(|core| async move {
 //!     println!("core {} of {}", core.index(), core.cores());
-//!     // fs_compat::TcpListener::bind(…), tokio::time, tokio::task::spawn_local, hyper, axum …
+//!     // fs_compat::TcpListener::bind(…), tokio::time, tokio::task::spawn_local, hyper …
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -70,8 +70,8 @@ pub(crate) struct Shared {
     pub(crate) drains_left: AtomicUsize,
     /// Interfaces whose devices are gone.
     gone: Mutex<BTreeSet<u8>>,
-    /// How often cores were told to close the queues of a lost device. A core that has not yet
-    /// handled all of these may report a link of a device that is already known to be gone.
+    /// Number of times that cores were told to close the queues of a lost device. A core that has
+    /// not yet handled all of these may report a link of a device that is already known to be gone.
     let_go: AtomicUsize,
     pub(crate) failure: Mutex<Option<RunError>>,
 }

@@ -17,12 +17,12 @@ use std::borrow::Cow;
 pub struct RuntimeStats {
     /// Turns of the reactor.
     pub turns: u64,
-    /// How often it went to sleep.
+    /// Number of times that the core went to sleep.
     pub sleeps: u64,
-    /// How often receive coalescing started: the core polls its links at intervals, to serve many
-    /// connections or a stream.
+    /// Number of times that receive coalescing started: the core polls its links at intervals, to
+    /// serve many connections or a stream.
     pub coalescings: u64,
-    /// How often it slept for a fixed time between two such polls.
+    /// Number of times that the core slept for a fixed time between two such polls.
     pub timed_sleeps: u64,
     /// Tasks woken by events.
     pub wakes: u64,
@@ -34,7 +34,7 @@ pub struct RuntimeStats {
     pub mailbox_full: u64,
     /// Largest number of messages that waited in one mailbox after a turn.
     pub mailbox_high_water: u64,
-    /// How often the doorbell of a sleeping core was rung.
+    /// Number of times that the doorbell of a sleeping core was rung.
     pub doorbells: u64,
 }
 

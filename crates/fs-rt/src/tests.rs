@@ -21,7 +21,7 @@ fn runtime() -> (Runtime, Box<dyn Link>) {
     runtime_on(&[])
 }
 
-/// As [`runtime`], with the name of the first of these devices for the link.
+/// Like [`runtime`], with the name of the first of these devices for the link.
 fn runtime_on(devices: &[&str]) -> (Runtime, Box<dyn Link>) {
     let (ours, theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
     let builder = Runtime::builder().cores([0]).pin(false).frames(256);
@@ -256,7 +256,7 @@ struct Seen {
     looks: AtomicUsize,
     /// There is work for the core.
     busy: AtomicBool,
-    /// How often the core has been busy for long.
+    /// Number of times that the core has been busy for long.
     rounds: AtomicUsize,
 }
 

@@ -34,9 +34,9 @@ const EXTRA_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) enum Displaced {
     Nothing,
-    /// It was registered already: drop it.
+    /// The waker was registered already: drop it.
     Duplicate(Waker),
-    /// It is no longer registered: wake it, or its task might wait for ever.
+    /// The waker is no longer registered: wake it, or its task might wait for ever.
     Evicted(Waker),
 }
 

@@ -24,7 +24,7 @@ fn idle_pinned_core_yields_its_cpu() {
     let may = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| may.is_set(cpu)).unwrap();
     let (ours, _peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
-    // It spins throughout.
+    // The core spins throughout.
     let builder = Runtime::builder().cores([cpu]).frames(256).spin(Duration::from_secs(60));
     let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
     let runtime = builder.build().unwrap();

@@ -15,7 +15,7 @@ pub enum LinkAt {
 /// A change of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
-    /// Whether the link works.
+    /// The link begins to work, or stops.
     Up(bool),
     /// Largest IP packet, and whether larger ones are dropped silently.
     Mtu(u16, bool),
@@ -32,9 +32,9 @@ pub enum LinkChange {
 /// A change of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostChange {
-    /// Its clock jumps forward. The engine's clock is monotonic, so it never jumps back.
+    /// The host's clock jumps forward. The engine's clock is monotonic, so it never jumps back.
     ClockJump(Duration),
-    /// Its clock stops for this time, and is late from then on.
+    /// The host's clock stops for this time, and is late from then on.
     ClockStall(Duration),
     /// Nothing runs on it for this time, while its clock continues, and its device receives until
     /// the ring is full: a paused virtual machine, or a core that is taken away.
@@ -49,9 +49,9 @@ pub enum HostChange {
 /// A change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Of a link.
+    /// A change of a link.
     Link(LinkAt, LinkChange),
-    /// Of a host, by its number.
+    /// A change of the host with this number.
     Host(usize, HostChange),
 }
 

@@ -22,7 +22,7 @@ pub enum Side {
 /// Result of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its script ran to completion.
+    /// The script ran to completion.
     Done,
     /// The connection failed, which its plan allows.
     Reset(Error),
@@ -31,15 +31,15 @@ pub enum End {
 /// Result of a turn of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It waits for an event.
+    /// The end waits for an event.
     Blocked,
-    /// It must be called again after this time, and not before.
+    /// The end must be called again after this time, and not before.
     Pause(Duration),
-    /// It has ended, and its id is stale.
+    /// The end is closed, and its id is stale.
     Over(End),
 }
 
-/// How an end calls the stack: the bytes must be the same for each variant.
+/// The way in which an end calls the stack. Each variant must transfer the same bytes.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
     /// As many bytes as possible per call.
@@ -57,16 +57,16 @@ const READ_WRITE: Ready = Ready(Ready::READ.0 | Ready::WRITE.0);
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Conn {
-    /// Its plan.
+    /// The connection's plan.
     pub plan: Rc<Plan>,
-    /// Its side.
+    /// Client or server.
     pub side: Side,
-    /// Its connection.
+    /// Handle of the connection in the stack.
     pub id: TcpId,
     connecting: bool,
-    /// Its last observed state.
+    /// The connection's last observed state.
     pub state: Option<TcpState>,
-    /// It sleeps in a `Pause`; events are cached without any action.
+    /// True during a `Pause`: events are recorded and cause no action.
     pub pausing: bool,
     step: usize,
     sent: u64,

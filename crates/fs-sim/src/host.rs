@@ -103,7 +103,7 @@ pub fn by_ip(ip: IpAddr, hosts: usize) -> Option<usize> {
 /// A listener of an application.
 #[derive(Debug)]
 pub struct Listener {
-    /// Its handle.
+    /// The listener's handle.
     pub id: ListenerId,
     /// An event has reported a connection to accept.
     pub ready: bool,
@@ -164,15 +164,15 @@ impl Shard {
 /// A host.
 #[derive(Debug)]
 pub struct Host {
-    /// Its configuration.
+    /// The host's configuration.
     pub config: HostConfig,
-    /// Its cores.
+    /// The host's cores.
     pub shards: Vec<Shard>,
     /// Number of changes of the device's indirection table.
     pub rss_epoch: u64,
-    /// Its own randomness.
+    /// The host's own randomness.
     pub rng: Rng,
-    /// Its clock.
+    /// The host's clock.
     pub clock: Clock,
     /// Nothing runs on it until then.
     pub paused_until: Instant,

@@ -6,83 +6,87 @@ mod cli {
     pub(crate) mod soak;
 }
 
+use clap::{Args, Parser, Subcommand};
 use fs_sim::scenario::{Scenario, run_or_explain, scenarios};
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "fs-sim --scenario NAME --seed N [--count K] | --list";
+/// Simulates TCP stacks over lossy links in virtual time. Every run is repeatable by its seed.
+#[derive(Debug, Parser)]
+#[command(name = "fs-sim", args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    replay: Replay,
+}
 
-struct Args {
-    scenario: Scenario,
-    seed: u64,
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measures one flow over several losses and round-trip times, and prints a table of goodput.
+    Goodput(cli::goodput::Arguments),
+    /// Runs worlds with random seeds until a time is over or a world fails.
+    Soak(cli::soak::Arguments),
+}
+
+/// Without a command: runs the worlds of a scenario with given seeds.
+#[derive(Debug, Args)]
+struct Replay {
+    /// Prints the names of all scenarios.
+    #[arg(long)]
+    list: bool,
+    /// The scenario; `--list` prints their names.
+    #[arg(long, value_name = "NAME", value_parser = scenario, required_unless_present = "list")]
+    scenario: Option<Scenario>,
+    /// The seed of the first world. A failed run prints the seed that repeats it.
+    #[arg(long, value_name = "N", required_unless_present = "list")]
+    seed: Option<u64>,
+    /// Number of worlds, with this seed and the next ones.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     count: u64,
 }
 
-/// Parses the arguments. Returns `Ok(None)` to list the scenarios.
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Args>, String> {
-    let (mut scenario, mut seed, mut count) = (None, None, 1);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
-        let number = |text: String| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
-        match arg.as_str() {
-            "--list" => return Ok(None),
-            "--scenario" => {
-                let name = value()?;
-                scenario = Some(Scenario::named(&name).ok_or(format!("no scenario {name}; see --list"))?);
-            }
-            "--seed" => seed = Some(number(value()?)?),
-            "--count" => count = number(value()?)?,
-            _ => return Err(format!("unknown argument {arg}")),
-        }
-    }
-    match (scenario, seed) {
-        (Some(scenario), Some(seed)) => Ok(Some(Args { scenario, seed, count })),
-        _ => Err("--scenario and --seed are needed".into()),
-    }
+/// Looks a scenario up by its name.
+fn scenario(name: &str) -> Result<Scenario, String> {
+    let names = || scenarios().map(|scenario| scenario.name).collect::<Vec<_>>().join(", ");
+    Scenario::named(name).ok_or_else(|| format!("no scenario has this name; the scenarios are {}", names()))
 }
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1).peekable();
-    let done = match args.peek().map(String::as_str) {
-        Some("goodput") => cli::goodput::run(args.skip(1)),
-        Some("soak") => cli::soak::run(args.skip(1)),
-        _ => return replay(args),
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Some(Command::Goodput(arguments)) => cli::goodput::run(&arguments),
+        Some(Command::Soak(arguments)) => cli::soak::run(&arguments),
+        None => return replay(&arguments.replay),
     };
-    done.unwrap_or_else(|what| {
-        eprintln!("{what}\nusage: {}\n       {}", cli::goodput::usage(), cli::soak::USAGE);
+    done.unwrap_or_else(|error| {
+        eprintln!("fs-sim: {error}");
         ExitCode::from(2)
     })
 }
 
-fn replay(args: impl Iterator<Item = String>) -> ExitCode {
-    let args = match parse(args) {
-        Ok(Some(args)) => args,
-        Ok(None) => {
-            for Scenario { name, about, .. } in scenarios() {
-                println!("{name:12} {about}");
-            }
-            return ExitCode::SUCCESS;
+fn replay(arguments: &Replay) -> ExitCode {
+    let (Some(scenario), Some(first)) = (arguments.scenario, arguments.seed) else {
+        for Scenario { name, about, .. } in scenarios() {
+            println!("{name:12} {about}");
         }
-        Err(what) => {
-            eprintln!("{what}\nusage: {USAGE}\n       {}\n       {}", cli::goodput::usage(), cli::soak::USAGE);
-            return ExitCode::from(2);
-        }
+        return ExitCode::SUCCESS;
     };
     let mut failed = false;
-    for seed in args.seed..args.seed + args.count {
+    for seed in first..first.saturating_add(arguments.count) {
         let began = std::time::Instant::now();
-        match run_or_explain(args.scenario, seed, Path::new("target/sim")) {
+        match run_or_explain(scenario, seed, Path::new("target/sim")) {
             Ok(report) => {
                 println!(
                     "{} {seed}: ok, {} connections, {} packets, {:.1} virtual s in {:.2} s, digest {:016x}",
-                    args.scenario.name,
+                    scenario.name,
                     report.connections,
                     report.packets,
                     report.took.as_secs_f64(),
                     began.elapsed().as_secs_f64(),
                     report.digest.0
                 );
-                if args.count == 1 {
+                if arguments.count == 1 {
                     println!("links: {:?}, no frame on arrival: {}", report.links, report.rx_dropped);
                     for (name, n) in report.stats.counters().filter(|&(_, n)| n > 0) {
                         println!("  {name} {n}");
@@ -95,9 +99,9 @@ fn replay(args: impl Iterator<Item = String>) -> ExitCode {
                     }
                 }
             }
-            Err(what) => {
+            Err(error) => {
                 failed = true;
-                eprintln!("{} {seed}: FAILED\n{what}", args.scenario.name);
+                eprintln!("{} {seed}: FAILED\n{error}", scenario.name);
             }
         }
     }

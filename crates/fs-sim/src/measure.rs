@@ -69,13 +69,13 @@ fn bdp_packets(rate_bps: u64, rtt: Duration) -> u64 {
 /// One flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// Its start.
+    /// The flow's start.
     pub start: Duration,
-    /// Its congestion control.
+    /// The flow's congestion control.
     pub control: CongestionControl,
     /// Additional round-trip time of its own links.
     pub extra_rtt: Duration,
-    /// Its `TcpOptions::pacing_max`.
+    /// The flow's `TcpOptions::pacing_max`.
     pub pacing_max: Option<u64>,
 }
 
@@ -123,7 +123,7 @@ pub fn jain(shares: &[f64]) -> f64 {
 pub struct Experiment {
     /// The bottleneck.
     pub path: Path,
-    /// Its flows.
+    /// The experiment's flows.
     pub flows: Vec<Flow>,
     /// Time at the beginning that is not measured.
     pub warm_up: Duration,

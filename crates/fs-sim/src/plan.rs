@@ -83,9 +83,9 @@ pub enum FirstFin {
 /// A connection's plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Its number in the world, from 0.
+    /// The plan's number in the world, from 0.
     pub id: u32,
-    /// Its kind.
+    /// The plan's kind.
     pub kind: Kind,
     /// The connecting host.
     pub client: usize,

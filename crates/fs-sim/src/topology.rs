@@ -1,5 +1,5 @@
-//! How hosts are connected: through one switch, or over routers with links between them. Routers do
-//! not change packets (no hop counts, no link addresses of their own), except for CE marks. The
+//! Connections between hosts: through one switch, or over routers with links between them. Routers
+//! do not change packets (no hop counts, no link addresses of their own), except for CE marks. The
 //! only packets that they send are ICMP messages about packets that are too big.
 //!
 //! A packet leaves its host by the host's own link and reaches the router that the host is attached
@@ -15,7 +15,7 @@ pub struct Pipe {
     pub from: usize,
     /// Router at its end.
     pub to: usize,
-    /// Its configuration.
+    /// The pipe's configuration.
     pub link: LinkConfig,
 }
 

@@ -13,10 +13,9 @@ use crate::rss::Rss;
 use crate::topology::Topology;
 use crate::wire;
 use fs_core::{
-    Connect, CoreId, CoreMessage, Duration, Event, Frame, FramePool, Framing, Instant, Listen, Ready, RxChecksum,
-    RxFrame, Stats, TcpId, TcpInfo, TcpOptions, TxFrame,
+    Connect, CoreId, Duration, Event, FramePool, Framing, Instant, Listen, Ready, RxChecksum, RxFrame, Stats, TcpId,
+    TcpInfo, TcpOptions, TxFrame,
 };
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,15 +24,18 @@ use std::rc::Rc;
 mod changes;
 mod network;
 mod oracle;
+mod queue;
 mod states;
 mod turn;
+
+use queue::{Action, Entry};
 
 /// Configuration of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
     /// Seed of all randomness.
     pub seed: u64,
-    /// How packets are framed.
+    /// Framing of packets on all interfaces.
     pub framing: Framing,
     /// VLAN that all hosts are on.
     pub vlan: Option<u16>,
@@ -41,7 +43,7 @@ pub struct WorldConfig {
     pub mtu: u16,
     /// The hosts.
     pub hosts: Vec<HostConfig>,
-    /// Their connections.
+    /// The links and routers between the hosts.
     pub topology: Topology,
     /// Changes and their times.
     pub changes: Vec<(Duration, Change)>,
@@ -89,7 +91,7 @@ impl WorldConfig {
 /// A detected error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Its virtual time.
+    /// Virtual time at which it was detected.
     pub at: Instant,
     /// The oracle's message.
     pub what: String,
@@ -133,84 +135,8 @@ struct Status {
     client: Option<End>,
     server_begun: bool,
     server: Option<End>,
-    /// It is counted as done.
+    /// True once the connection is counted as done.
     counted: bool,
-}
-
-enum Action {
-    Arrive {
-        host: usize,
-        bytes: Vec<u8>,
-    },
-    /// A packet for `host` has reached a router.
-    Forward {
-        router: usize,
-        host: usize,
-        bytes: Vec<u8>,
-    },
-    Change(usize),
-    /// The end of a change of this host.
-    Relieve {
-        host: usize,
-    },
-    Turn {
-        host: usize,
-        core: usize,
-    },
-    Message {
-        host: usize,
-        core: usize,
-        message: CoreMessage,
-    },
-    Sent {
-        host: usize,
-        core: usize,
-        packets: usize,
-        frames: Vec<Frame>,
-    },
-    Start(usize),
-    Resume {
-        host: usize,
-        core: usize,
-        id: TcpId,
-    },
-    Resolved {
-        host: usize,
-        addr: IpAddr,
-    },
-    NewRss {
-        host: usize,
-    },
-    /// The applications of a core listen again.
-    Listen {
-        host: usize,
-        core: usize,
-    },
-}
-
-struct Entry {
-    at: Instant,
-    /// Order of entries at the same time: first in, first out.
-    order: u64,
-    action: Action,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Entry {
-    /// Reversed: the heap's greatest entry is the earliest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
 }
 
 /// Number of turns between two checks of a shard's connections for lost events.

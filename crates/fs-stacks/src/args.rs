@@ -25,7 +25,7 @@ impl StackKind {
     }
 }
 
-/// How frames reach us.
+/// The source of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LinkKind {
     /// AF_XDP; native mode where the driver has it, generic otherwise, and for one core on veth.
@@ -65,7 +65,7 @@ pub struct StackArgs {
     /// Device that the stack takes packets from; repeatable.
     #[arg(long = "device", value_name = "NAME")]
     pub devices: Vec<String>,
-    /// How frames reach the stack.
+    /// Link over which frames reach the stack.
     #[arg(long, value_enum, default_value = "xdp")]
     pub link: LinkKind,
     /// Spin for packets instead of sleeping when there are none: lowest latency, a whole CPU per

@@ -23,7 +23,7 @@ pub const BACKLOG: u32 = 4096;
 /// A core, as seen by the program on it.
 #[derive(Debug)]
 pub struct Core {
-    /// Its number among the program's cores, from 0.
+    /// The core's number among the program's cores, from 0.
     pub index: usize,
     /// The number of the program's cores.
     pub count: usize,
@@ -47,17 +47,17 @@ impl Core {
     /// by one free port for all cores (they must listen in the same order).
     ///
     /// # Errors
-    /// As `bind(2)` and `listen(2)`.
+    /// The errors of `bind(2)` and `listen(2)`.
     pub async fn listen(&self, addr: SocketAddr) -> io::Result<Listener> {
         let number = self.listeners.replace(self.listeners.get() + 1);
         self.listen_as(0, number, addr).await
     }
 
-    /// As [`Core::listen`], for listeners that are opened again: port 0 becomes the same port on
+    /// Like [`Core::listen`], for listeners that are opened again: port 0 becomes the same port on
     /// all cores with the same `round` and `number`.
     ///
     /// # Errors
-    /// As `bind(2)` and `listen(2)`.
+    /// The errors of `bind(2)` and `listen(2)`.
     pub async fn listen_as(&self, round: u64, number: usize, mut addr: SocketAddr) -> io::Result<Listener> {
         if addr.port() != 0 {
             return self.listen_at(addr).await;
@@ -89,7 +89,7 @@ impl Core {
     /// Connects to `addr`, from the address `local` if given.
     ///
     /// # Errors
-    /// As `connect(2)`.
+    /// The errors of `connect(2)`.
     pub async fn connect(&self, addr: SocketAddr, local: Option<IpAddr>) -> io::Result<Stream> {
         connect(self.stack, addr, local).await
     }
@@ -97,7 +97,7 @@ impl Core {
     /// Opens a UDP socket on `addr`.
     ///
     /// # Errors
-    /// As `bind(2)`.
+    /// The errors of `bind(2)`.
     pub async fn bind_udp(&self, addr: SocketAddr) -> io::Result<UdpSocket> {
         match self.stack {
             StackKind::Kernel => kernel::bind_udp(addr).await,
@@ -130,7 +130,7 @@ impl Shared {
 /// Connects on the current core of `stack`.
 ///
 /// # Errors
-/// As `connect(2)`.
+/// The errors of `connect(2)`.
 pub async fn connect(stack: StackKind, addr: SocketAddr, local: Option<IpAddr>) -> io::Result<Stream> {
     match stack {
         StackKind::Kernel => kernel::connect(addr, local).await,

@@ -40,10 +40,10 @@ pub struct PerCore<T>(pub T);
 pub struct StackCounter {
     /// The core that counts.
     pub core: usize,
-    /// Its name, in snake case.
+    /// The counter's name, in snake case.
     pub name: String,
     /// The value of its label (the reason of a drop), or empty.
     pub kind: String,
-    /// Its value since the start.
+    /// The counter's value since the start.
     pub value: u64,
 }

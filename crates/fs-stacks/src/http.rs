@@ -7,24 +7,25 @@
 //! buffers at the same time. After further requests it counts as busy and becomes waiting only
 //! after `idle_shrink` without activity.
 
+mod activity;
+
 use crate::net::Stream;
+use activity::{Activity, Noted, Watched};
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1::{Builder, Connection};
 use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use std::cell::Cell;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite;
 use tokio::time::{Instant, Sleep};
 
-/// How connections are served.
+/// Settings for serving connections.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// hyper's options.
@@ -46,7 +47,7 @@ impl Default for ServeOptions {
     }
 }
 
-/// How serving ended.
+/// The end of serving.
 #[derive(Debug)]
 pub enum Served {
     /// The connection is closed, or `stop` told it to close.
@@ -67,7 +68,7 @@ pub fn serve<S, P>(stream: Stream, options: &ServeOptions, service: S, stop: P) 
     serve_from(stream, Bytes::new(), options, service, stop)
 }
 
-/// As [`serve`], if `prefix` has already been read from the stream.
+/// Like [`serve`], if `prefix` has already been read from the stream.
 pub fn serve_from<S, P>(stream: Stream, prefix: Bytes, options: &ServeOptions, service: S, stop: P) -> Serve<'_, S, P> {
     let state = State::Waiting(stream);
     Serve { options, service, stop, stopping: false, patient: false, idle: None, prefix, state }
@@ -186,33 +187,6 @@ enum Active {
         has_read: bool,
     },
     Done(Served),
-}
-
-/// State of a connection that its watcher reads.
-#[derive(Debug, Default)]
-struct Activity {
-    /// Requests whose response is not finished.
-    open: Cell<usize>,
-    /// Bytes read so far.
-    read: Cell<u64>,
-    /// Bytes written so far.
-    written: Cell<u64>,
-    /// A write has not completed yet.
-    unwritten: Cell<bool>,
-    /// hyper may hold state that a new hyper connection would not have.
-    keep: Cell<bool>,
-    /// A request has been answered completely.
-    answered: Cell<bool>,
-    /// A response said 101.
-    upgraded: Cell<bool>,
-}
-
-impl Activity {
-    /// Returns true if nothing is in progress, and a new hyper connection would be as good as this
-    /// one.
-    fn is_idle(&self) -> bool {
-        self.open.get() == 0 && !self.unwritten.get() && !self.keep.get()
-    }
 }
 
 /// An active connection with any service.
@@ -367,7 +341,7 @@ where
     }
 }
 
-/// How an active connection ended.
+/// The end of an active connection.
 enum Driven {
     Done,
     Idle,
@@ -396,150 +370,6 @@ impl Quiet {
             return limit.filter(|limit| self.since.elapsed() >= *limit).map(|_| Driven::Stalled);
         }
         activity.is_idle().then_some(Driven::Idle)
-    }
-}
-
-/// A stream that records its activity.
-struct Watched {
-    stream: Stream,
-    /// Bytes to read before those of the stream.
-    prefix: Bytes,
-    activity: Rc<Activity>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if !this.prefix.is_empty() {
-            let len = this.prefix.len().min(buf.remaining());
-            buf.put_slice(&this.prefix.split_to(len));
-            return Poll::Ready(Ok(()));
-        }
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
-        this.activity.read.set(this.activity.read.get() + (buf.filled().len() - before) as u64);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Watched {
-    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        self.activity.unwritten.set(written.is_pending());
-        if let Poll::Ready(Ok(len)) = &written {
-            self.activity.written.set(self.activity.written.get() + *len as u64);
-        }
-        written
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.note(written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.note(written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper flushes after its writes have completed. Records that TLS still keeps also count as
-        // unwritten, because nothing would send them for an idle connection.
-        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.activity.unwritten.set(flushed.is_pending());
-        flushed
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// A service that counts its open requests.
-struct Noted<S> {
-    service: S,
-    activity: Rc<Activity>,
-}
-
-impl<S, B> Service<Request<Incoming>> for Noted<S>
-where
-    S: Service<Request<Incoming>, Response = Response<B>>,
-    S::Future: Unpin,
-{
-    type Response = Response<NotedBody<B>>;
-    type Error = S::Error;
-    type Future = NotedFuture<S::Future>;
-
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        self.activity.open.set(self.activity.open.get() + 1);
-        if !request.body().is_end_stream() {
-            // From outside it is not visible whether hyper has read the whole body.
-            self.activity.keep.set(true);
-        }
-        let open = OpenRequest(self.activity.clone());
-        NotedFuture { inner: self.service.call(request), open: Some(open) }
-    }
-}
-
-struct OpenRequest(Rc<Activity>);
-
-impl Drop for OpenRequest {
-    fn drop(&mut self) {
-        self.0.open.set(self.0.open.get() - 1);
-        self.0.answered.set(true);
-    }
-}
-
-struct NotedFuture<F> {
-    inner: F,
-    open: Option<OpenRequest>,
-}
-
-impl<F, B, E> Future for NotedFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>> + Unpin,
-{
-    type Output = Result<Response<NotedBody<B>>, E>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(Pin::new(&mut self.inner).poll(cx))?;
-        let open = self.open.take();
-        if let Some(open) = open.as_ref().filter(|_| response.status() == hyper::StatusCode::SWITCHING_PROTOCOLS) {
-            open.0.upgraded.set(true);
-        }
-        Poll::Ready(Ok(response.map(|body| NotedBody { body, _open: open })))
-    }
-}
-
-/// A body that keeps its request open until hyper drops it.
-struct NotedBody<B> {
-    body: B,
-    _open: Option<OpenRequest>,
-}
-
-impl<B: Body + Unpin> Body for NotedBody<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

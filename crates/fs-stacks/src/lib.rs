@@ -1,4 +1,4 @@
-//! What programs share that run on two stacks, such as the proxy and the tools of the benches.
+//! Common parts of programs that run on two stacks, such as the proxy and the tools of the benches.
 //!
 //! A program is written once, for [`Listener`], [`Stream`] and [`UdpSocket`], and [`Cores`] runs
 //! it on each core of the stack that `--stack` names: `fastsock` (our runtime, our TCP, our queues)

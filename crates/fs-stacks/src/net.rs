@@ -5,6 +5,8 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
+#[cfg(feature = "tls")]
+use std::task::Waker;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -19,7 +21,7 @@ macro_rules! either {
     };
 }
 
-/// As [`either`] for a stream. A TLS stream uses the connection below it.
+/// Like [`either`] for a stream. A TLS stream uses the connection below it.
 macro_rules! below {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream {
@@ -30,11 +32,16 @@ macro_rules! below {
                 let $inner = &tls.get_ref().0;
                 $do
             }
+            #[cfg(feature = "tls")]
+            Self::TlsClient(tls) => {
+                let $inner = &tls.get_ref().0;
+                $do
+            }
         }
     };
 }
 
-/// As [`either`] for a stream's bytes. A TLS stream uses its plain bytes.
+/// Like [`either`] for a stream's bytes. A TLS stream uses its plain bytes.
 macro_rules! bytes {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream {
@@ -42,6 +49,8 @@ macro_rules! bytes {
             Self::Kernel($inner) => $do,
             #[cfg(feature = "tls")]
             Self::Tls($inner) => $do,
+            #[cfg(feature = "tls")]
+            Self::TlsClient($inner) => $do,
         }
     };
 }
@@ -59,7 +68,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// As `accept(2)`; see [`accept_error_is_fatal`].
+    /// The errors of `accept(2)`; see [`accept_error_is_fatal`].
     pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         match self {
             Self::Fast(listener) => listener.accept().await.map(|(stream, from)| (Stream::Fast(stream), from)),
@@ -106,13 +115,16 @@ pub enum Stream {
     /// it has a kilobyte and would make the other variants as large.
     #[cfg(feature = "tls")]
     Tls(Box<tokio_rustls::server::TlsStream<Stream>>),
+    /// A TLS stream to a server, likewise.
+    #[cfg(feature = "tls")]
+    TlsClient(Box<tokio_rustls::client::TlsStream<Stream>>),
 }
 
 impl Stream {
     /// Disables Nagle's algorithm.
     ///
     /// # Errors
-    /// As `setsockopt(2)`.
+    /// The errors of `setsockopt(2)`.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         below!(self, s => s.set_nodelay(on))
     }
@@ -121,7 +133,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As `setsockopt(2)`.
+    /// Like `setsockopt(2)`.
     pub fn set_zero_linger(&self) -> io::Result<()> {
         below!(self, s => s.set_zero_linger())
     }
@@ -129,7 +141,7 @@ impl Stream {
     /// Returns the local address.
     ///
     /// # Errors
-    /// As `getsockname(2)`.
+    /// The errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         below!(self, s => s.local_addr())
     }
@@ -137,7 +149,7 @@ impl Stream {
     /// Returns the peer's address.
     ///
     /// # Errors
-    /// As `getpeername(2)`, if the connection is gone.
+    /// The errors of `getpeername(2)`, if the connection is gone.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         below!(self, s => s.peer_addr())
     }
@@ -148,15 +160,19 @@ impl Stream {
             Self::Fast(_) | Self::Kernel(_) => None,
             #[cfg(feature = "tls")]
             Self::Tls(tls) => Some(tls.get_ref().1.server_name()),
+            #[cfg(feature = "tls")]
+            Self::TlsClient(_) => None,
         }
     }
 
-    /// Returns the protocol that a TLS client has chosen (ALPN), if there is one.
+    /// Returns the protocol that the two sides of TLS have agreed on (ALPN), if there is one.
     pub fn protocol(&self) -> Option<&[u8]> {
         match self {
             Self::Fast(_) | Self::Kernel(_) => None,
             #[cfg(feature = "tls")]
             Self::Tls(tls) => tls.get_ref().1.alpn_protocol(),
+            #[cfg(feature = "tls")]
+            Self::TlsClient(tls) => tls.get_ref().1.alpn_protocol(),
         }
     }
 
@@ -172,7 +188,7 @@ impl Stream {
     /// connection below it. 0 is the end of the stream.
     ///
     /// # Errors
-    /// As `recv(2)`.
+    /// The errors of `recv(2)`.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         below!(self, s => Box::pin(s.peek(buf)).await)
     }
@@ -195,12 +211,27 @@ impl Stream {
             // TLS has decrypted bytes or seen the end, so nothing more need arrive.
             return Poll::Ready(Ok(()));
         }
+        #[cfg(feature = "tls")]
+        if let Self::TlsClient(tls) = self
+            && !tls.get_ref().1.wants_read()
+        {
+            return Poll::Ready(Ok(()));
+        }
         below!(self, s => s.poll_read_ready(cx))
     }
 
     /// Like [`Stream::writable`], for hand-written futures. One task at a time can wait.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         below!(self, s => s.poll_write_ready(cx))
+    }
+
+    /// Moves up to `most` received bytes to `to` without a copy. Returns the number of bytes. 0: nothing
+    /// can be moved so; read and write instead. Pending until `to` has room.
+    pub fn poll_forward(&self, cx: &mut Context<'_>, to: &Stream, most: usize) -> Poll<usize> {
+        match (self, to) {
+            (Self::Fast(from), Self::Fast(to)) => from.poll_forward(cx, to, most),
+            _ => Poll::Ready(0),
+        }
     }
 
     /// Reads available bytes. `Ok(0)` is the end of the stream.
@@ -213,7 +244,7 @@ impl Stream {
             Self::Fast(stream) => stream.try_read(buf),
             Self::Kernel(stream) => stream.try_read(buf),
             #[cfg(feature = "tls")]
-            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Tls(_) | Self::TlsClient(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -221,7 +252,7 @@ impl Stream {
     /// in `scratch` only while `take` runs, so that one buffer serves all connections of a core.
     ///
     /// # Errors
-    /// As `recv(2)`.
+    /// The errors of `recv(2)`.
     pub async fn read_with<R>(
         &mut self,
         scratch: &RefCell<Vec<u8>>,
@@ -246,17 +277,38 @@ impl Stream {
             Self::Fast(stream) => stream.try_write(buf),
             Self::Kernel(stream) => stream.try_write(buf),
             #[cfg(feature = "tls")]
-            Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Tls(_) | Self::TlsClient(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
     /// Returns true if the stream must send a message before its FIN (TLS close_notify): the peer
     /// takes a FIN alone for a truncation.
     pub(crate) fn has_goodbye(&self) -> bool {
+        self.is_tls()
+    }
+
+    /// Returns true if the stream carries TLS, so that writes may leave records that only a flush
+    /// sends.
+    #[inline]
+    pub fn is_tls(&self) -> bool {
+        !matches!(self, Self::Fast(_) | Self::Kernel(_))
+    }
+
+    /// Returns true if nothing has arrived that a read would return: no byte, no end, no error.
+    pub fn is_quiet(&mut self) -> bool {
         match self {
-            Self::Fast(_) | Self::Kernel(_) => false,
+            Self::Fast(_) | Self::Kernel(_) => {
+                self.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            }
+            // Reads messages of TLS itself, such as session tickets. The next reader's waker
+            // replaces this one.
             #[cfg(feature = "tls")]
-            Self::Tls(_) => true,
+            Self::Tls(_) | Self::TlsClient(_) => {
+                let mut byte = [0];
+                Pin::new(self)
+                    .poll_read(&mut Context::from_waker(Waker::noop()), &mut ReadBuf::new(&mut byte))
+                    .is_pending()
+            }
         }
     }
 }
@@ -306,7 +358,7 @@ impl UdpSocket {
     /// Receives one datagram. Returns its length (bytes beyond `buf` are lost) and its sender.
     ///
     /// # Errors
-    /// As `recvfrom(2)`.
+    /// The errors of `recvfrom(2)`.
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         either!(self, s => s.recv_from(buf).await)
     }
@@ -314,7 +366,7 @@ impl UdpSocket {
     /// Sends one datagram.
     ///
     /// # Errors
-    /// As `sendto(2)`.
+    /// The errors of `sendto(2)`.
     pub async fn send_to(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
         either!(self, s => s.send_to(buf, to).await)
     }
@@ -322,7 +374,7 @@ impl UdpSocket {
     /// Returns the local address.
     ///
     /// # Errors
-    /// As `getsockname(2)`.
+    /// The errors of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         either!(self, s => s.local_addr())
     }

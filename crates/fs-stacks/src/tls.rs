@@ -1,10 +1,10 @@
-//! Server-side TLS with rustls, over either stack.
+//! TLS with rustls, over either stack: the server's side, and the client's.
 
 use crate::Stream;
 use anyhow::{Context, ensure};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use rustls::ServerConfig;
 pub use rustls::server::NoServerSessionStorage;
-pub use tokio_rustls::TlsAcceptor;
+pub use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// A certificate chain and the key of its first certificate.
 pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
@@ -85,4 +85,14 @@ pub async fn accept(acceptor: &TlsAcceptor, stream: Stream) -> io::Result<Stream
     // In a box: it is ten times as large as a stream, and for most of a connection's time it is not
     // needed.
     Box::pin(acceptor.accept(stream)).await.map(|stream| Stream::Tls(Box::new(stream)))
+}
+
+/// Performs the handshake with a server that must have a certificate for `name`. The caller limits
+/// its time.
+///
+/// # Errors
+/// If the server does not speak TLS, its certificate is not trusted or has another name, or no
+/// common version, cipher or protocol exists. If the connection ends.
+pub async fn connect(connector: &TlsConnector, name: ServerName<'static>, stream: Stream) -> io::Result<Stream> {
+    Box::pin(connector.connect(name, stream)).await.map(|stream| Stream::TlsClient(Box::new(stream)))
 }

@@ -9,7 +9,7 @@ pub(crate) const XDP_PACKET_HEADROOM: u32 = 256;
 /// Bytes of link-layer header on top of the MTU: Ethernet and one VLAN tag.
 pub(crate) const LINK_HEADER_MAX: u32 = 18;
 
-/// Where the XDP program should run.
+/// The mode in which the XDP program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XdpMode {

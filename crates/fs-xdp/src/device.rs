@@ -1,7 +1,8 @@
 //! The kernel's information about a network device.
 
+use crate::config::XdpMode;
 use crate::error::XdpError;
-use crate::netlink::queueing_discipline;
+use crate::netlink::{attached_mode, queueing_discipline};
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
 use libc::{ARPHRD_ETHER, ARPHRD_LOOPBACK};
 use std::io;
@@ -116,11 +117,16 @@ impl NetDevice {
         control.ethtool(&self.name, &mut data).is_ok() && data.get(4) != 0
     }
 
+    /// Returns where the device runs its XDP program now, `Native` or `Generic`; `None` if it has none.
+    pub fn xdp_mode(&self) -> Option<XdpMode> {
+        attached_mode(self.index).ok().flatten()
+    }
+
     /// Turns checksums of sent packets off (`ethtool -K DEVICE tx off`): the kernel writes them before
     /// the device gets a packet. Needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// Those of `ioctl(2)`.
+    /// The errors of `ioctl(2)`.
     pub fn turn_tx_checksum_off(&self) -> io::Result<()> {
         Control::open()?.ethtool(&self.name, &mut EthtoolBuffer::new(ETHTOOL_STXCSUM, 8))
     }
@@ -136,7 +142,7 @@ impl NetDevice {
         self.hardware_type == ARPHRD_LOOPBACK
     }
 
-    /// It is up.
+    /// Returns true if the device is up.
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u16 != 0
     }

@@ -41,7 +41,7 @@ pub enum XdpError {
         device: String,
         /// Its number and name, if known, and the process that holds it.
         program: String,
-        /// How to remove it.
+        /// The command that removes it.
         cure: String,
     },
     /// Another AF_XDP socket is bound to the queue.
@@ -54,7 +54,7 @@ pub enum XdpError {
         device: String,
         /// The queue.
         queue: u32,
-        /// How long the bind was retried.
+        /// Time for which the bind was retried.
         waited_ms: u64,
     },
     /// The device has fewer queues.

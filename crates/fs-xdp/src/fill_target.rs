@@ -21,7 +21,7 @@ pub(crate) struct FillTarget {
     now: u32,
     /// Number of packets received when it last grew.
     grown_at: u64,
-    /// How often all chunks had been used up.
+    /// Number of times that all chunks had been used up.
     pub(crate) used_up: u64,
 }
 

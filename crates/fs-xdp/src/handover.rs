@@ -53,7 +53,7 @@ pub fn make_queues(
         let doing = |what: &str| format!("{what} for queue {queue} of {}", device.name);
         let socket = xsk::socket().map_err(|error| XdpError::system(doing("open an AF_XDP socket"), error))?;
         if made.is_empty() {
-            xsk::register_umem(socket.as_fd(), &area, config.chunk_size, 0)
+            xsk::register_umem(socket.as_fd(), &area, config.chunk_size, 0, 0)
                 .map_err(|error| XdpError::system(doing("register the UMEM"), error))?;
         }
         set_ring_sizes(socket.as_fd(), rings).map_err(|error| XdpError::system(doing("make the rings"), error))?;
@@ -66,7 +66,7 @@ pub fn make_queues(
     Ok(made)
 }
 
-/// What a program knows of the queues that it was given.
+/// A program's description of the queues that it was given.
 #[derive(Clone, Debug)]
 pub struct HandedQueues {
     /// Largest IP packet in bytes.
@@ -85,7 +85,8 @@ impl HandedQueues {
     pub fn open(&self, socket: OwnedFd, umem: &Arc<Umem>, pool: &mut UmemPool) -> Result<XdpLink, XdpError> {
         check_sizes(&self.rings)?;
         let target = fill_target(pool, self.rings)?;
-        let registration = Registration { device: 0, multi_buffer: true, tx_metadata_len: 0, zero_copy: false };
+        let registration =
+            Registration { device: 0, multi_buffer: true, headroom: 0, tx_metadata_len: 0, zero_copy: false };
         // Kernels that lack the option send in batches.
         let whole_ring_per_kick = xsk::set_tx_budget(socket.as_fd(), self.rings.tx);
         let mut socket = Socket::map(socket, self.rings, registration)

@@ -56,8 +56,8 @@ pub struct LinkStats {
     /// Packets that the device or kernel dropped on receive (ring full, fill ring empty, invalid
     /// descriptors).
     pub rx_dropped: u64,
-    /// How often the device had used up all of its chunks before a poll. Packets that arrived after
-    /// the last chunk are counted in `rx_dropped`.
+    /// Number of times that the device had used up all of its chunks before a poll. Packets that
+    /// arrived after the last chunk are counted in `rx_dropped`.
     pub rx_ran_out: u64,
     /// Packets that could not be sent (too long, invalid).
     pub tx_dropped: u64,

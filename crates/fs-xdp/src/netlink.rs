@@ -1,17 +1,35 @@
-//! Two questions to rtnetlink (`RTM_GETLINK`): the XDP program of a device (`IFLA_XDP`), and its
-//! queueing discipline (`IFLA_QDISC`).
+//! Questions to rtnetlink (`RTM_GETLINK`): the XDP program of a device and where it runs (`IFLA_XDP`),
+//! and its queueing discipline (`IFLA_QDISC`).
+
+use crate::config::XdpMode;
 
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached};
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use std::io;
 
 /// Returns the number of the program on the device with this index, or `None`.
 pub(crate) fn attached_program(index: u32) -> io::Result<Option<u32>> {
-    let xdp = |attribute| if let LinkAttribute::Xdp(parts) = attribute { Some(parts) } else { None };
     let id = |part| if let LinkXdp::ProgId(id) = part { Some(id) } else { None };
-    Ok(attributes(index)?.into_iter().filter_map(xdp).flatten().find_map(id))
+    Ok(xdp(index)?.find_map(id))
+}
+
+/// Returns where the device with this index runs its XDP program, or `None` if it has none.
+pub(crate) fn attached_mode(index: u32) -> io::Result<Option<XdpMode>> {
+    let mode = |part| match part {
+        LinkXdp::Attached(XdpAttached::SocketBuffer) => Some(XdpMode::Generic),
+        // A driver's program runs first if there are several.
+        LinkXdp::Attached(XdpAttached::Driver | XdpAttached::Hardware | XdpAttached::Multiple) => Some(XdpMode::Native),
+        _ => None,
+    };
+    Ok(xdp(index)?.find_map(mode))
+}
+
+/// Returns what the kernel knows of the device's XDP program.
+fn xdp(index: u32) -> io::Result<impl Iterator<Item = LinkXdp>> {
+    let xdp = |attribute| if let LinkAttribute::Xdp(parts) = attribute { Some(parts) } else { None };
+    Ok(attributes(index)?.into_iter().filter_map(xdp).flatten())
 }
 
 /// Returns the name of the queueing discipline of the device with this index; `noqueue` if there is
@@ -46,7 +64,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "asks the kernel")]
     fn loopback_has_no_program() {
-        assert_eq!(attached_program(1).unwrap(), None);
+        assert_eq!((attached_program(1).unwrap(), attached_mode(1).unwrap()), (None, None));
         assert!(attached_program(0x7fff_fff0).is_err());
         assert_eq!(queueing_discipline(1).unwrap(), "noqueue");
     }

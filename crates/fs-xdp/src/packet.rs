@@ -52,7 +52,7 @@ pub struct PacketLink {
     socket: OwnedFd,
     receive: ReceiveBatch,
     send: SendBatch,
-    /// Of a merged packet.
+    /// Pieces of a merged packet.
     pieces: Pieces,
     ends: Vec<usize>,
     longest: usize,

@@ -33,7 +33,7 @@ pub enum Share {
     Ours = 1,
     /// Packets of the kernel's TCP connections go to the kernel, new connections to us.
     Former = 2,
-    /// As `Former`, but new TCP connections go to the kernel.
+    /// Like `Former`, but new TCP connections go to the kernel.
     Leaving = 3,
 }
 
@@ -92,7 +92,7 @@ struct Tables {
 /// An entry of `local_ports`.
 #[derive(Clone, Copy)]
 struct Added {
-    /// How often it was added: several cores listen on the same port.
+    /// Number of times that it was added: several cores listen on the same port.
     times: u32,
     /// Applies while its address is not away.
     share: Share,
@@ -132,11 +132,11 @@ impl PortTable {
         self.add_shared(protocol, address, port, Share::Ours)
     }
 
-    /// As [`PortTable::add_local`], for a port that was the kernel's until now. If it was added
+    /// Like [`PortTable::add_local`], for a port that was the kernel's until now. If it was added
     /// before, its share does not change.
     ///
     /// # Errors
-    /// As [`PortTable::add_local`].
+    /// The errors of [`PortTable::add_local`].
     pub fn add_shared(&self, protocol: Protocol, address: IpAddr, port: u16, share: Share) -> Result<(), XdpError> {
         self.lock().add(key(protocol, address, port), share)
     }

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of `struct xsk_tx_metadata` up to and including the checksum request (`linux/if_xdp.h`).
 pub(crate) const TX_METADATA_LEN: u8 = 16;
-/// How long a queue that was just closed may stay in use: the kernel frees it in a work queue, up
-/// to 20 ms after `close` (measured). Ten times that; longer only delays the error.
+/// Time for which a queue that was just closed may stay in use: the kernel frees it in a work
+/// queue, up to 20 ms after `close` (measured). Ten times that; longer only delays the error.
 const REBIND_WAIT: Duration = Duration::from_millis(200);
 
 /// The parameters of a socket.
@@ -30,6 +30,8 @@ pub(crate) struct SocketRequest<'a> {
     pub(crate) multi_buffer: bool,
     pub(crate) force_copy: bool,
     pub(crate) tx_metadata: bool,
+    /// Bytes that stay free in front of a received packet, on top of the kernel's own.
+    pub(crate) headroom: u32,
     /// Addresses of chunks to receive into, at most as many as the fill ring holds. They are in the
     /// ring before the bind: a zero-copy driver takes its receive buffers within bind, and some do
     /// not find later ones (igb of Linux 6.17 with an interrupt per direction wakes only the
@@ -59,6 +61,7 @@ impl Socket {
         // A physical device may use zero copy; only its own sockets show whether it does.
         let peer = group.find(|registration| {
             registration.multi_buffer == request.multi_buffer
+                && registration.headroom == request.headroom
                 && (registration.tx_metadata_len > 0) <= request.tx_metadata
                 && (registration.device == device.index || (!registration.zero_copy && device.is_virtual()))
                 && !(request.force_copy && registration.zero_copy)
@@ -86,6 +89,7 @@ impl Socket {
             None => Registration {
                 device: request.device.index,
                 multi_buffer: request.multi_buffer,
+                headroom: request.headroom,
                 tx_metadata_len: register(&fd, umem, request)?,
                 zero_copy: false,
             },
@@ -142,7 +146,7 @@ fn register(fd: &OwnedFd, umem: &Umem, request: &SocketRequest<'_>) -> Result<u8
     let chunk_size = umem.config().chunk_size;
     let lengths: &[u8] = if request.tx_metadata { &[TX_METADATA_LEN, 0] } else { &[0] };
     for &tx_metadata_len in lengths {
-        match xsk::register_umem(fd.as_fd(), umem.area(), chunk_size, tx_metadata_len.into()) {
+        match xsk::register_umem(fd.as_fd(), umem.area(), chunk_size, request.headroom, tx_metadata_len.into()) {
             Ok(()) => return Ok(tx_metadata_len),
             // Kernels before 6.11 do not have the flag.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && tx_metadata_len > 0 => {}

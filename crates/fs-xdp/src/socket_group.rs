@@ -15,6 +15,8 @@ pub(crate) struct Registration {
     pub device: u32,
     /// Bound with `XDP_USE_SG`.
     pub multi_buffer: bool,
+    /// Bytes that stay free in front of a received packet, on top of the kernel's own.
+    pub headroom: u32,
     /// Bytes reserved for TX metadata before every sent packet; 0 if the kernel has none.
     pub tx_metadata_len: u8,
     /// Bound without copies.

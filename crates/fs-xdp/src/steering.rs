@@ -126,7 +126,7 @@ pub struct RssFlows {
 }
 
 impl RssFlows {
-    /// As [`Rss::queue_of`]. `None` if the key is too short for the flow's addresses.
+    /// Like [`Rss::queue_of`]. `None` if the key is too short for the flow's addresses.
     pub fn queue_of(&self, flow: &FlowKey) -> Option<u32> {
         let (ports, mut at) = ([flow.remote_port(), flow.local_port()], 0);
         let mut hash = 0;

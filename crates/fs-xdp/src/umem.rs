@@ -57,11 +57,11 @@ impl Umem {
         Ok(Self::over(Area::map(config.bytes())?, config))
     }
 
-    /// As [`Umem::new`], in a memory file that another process can register for AF_XDP. Returns the
-    /// file too, whose length is sealed.
+    /// Like [`Umem::new`], in a memory file that another process can register for AF_XDP. Returns
+    /// the file too, whose length is sealed.
     ///
     /// # Errors
-    /// As [`Umem::new`], and errors of `memfd_create(2)`.
+    /// The errors of [`Umem::new`], and errors of `memfd_create(2)`.
     pub fn in_file(config: UmemConfig) -> io::Result<(Arc<Umem>, OwnedFd)> {
         config.check()?;
         let file = memfd_create("fastsock-frames", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

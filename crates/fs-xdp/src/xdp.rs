@@ -32,7 +32,7 @@ const REFILL_BATCH: u32 = 32;
 /// Packets that one `sendto` sends if the kernel's budget cannot be raised: `TX_BATCH_SIZE` of
 /// `net/xdp/xsk.c`.
 const KICK_BATCH: u32 = 32;
-/// How long `close` waits for packets in transmission. A NIC sends a full ring in a few
+/// Time for which `close` waits for packets in transmission. A NIC sends a full ring in a few
 /// milliseconds.
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
 

@@ -50,7 +50,7 @@ impl XdpDevice {
         Self::attach_filled(name, config, |_| Ok(()))
     }
 
-    /// As [`XdpDevice::attach`], for a device whose packets are already ours: `fill` fills the
+    /// Like [`XdpDevice::attach`], for a device whose packets are already ours: `fill` fills the
     /// program's table before the program sees a packet.
     ///
     /// # Errors
@@ -244,6 +244,11 @@ impl XdpDevice {
                 multi_buffer,
                 force_copy: !self.is_native() || !self.config.zero_copy || !self.fits(umem.config().chunk_size),
                 tx_metadata: self.config.tx_checksum && self.device.hears_metadata(),
+                headroom: if self.is_native() || !multi_buffer {
+                    0
+                } else {
+                    headroom(self.device.mtu, umem.config().chunk_size)
+                },
                 chunks: &chunks,
             },
         )
@@ -328,6 +333,16 @@ impl XdpDevice {
             multi_buffer: registration.multi_buffer,
         }
     }
+}
+
+/// Returns how many bytes to leave free in front of a packet in generic mode, so that each chunk of a
+/// large packet holds the payload of one full segment with timestamps. Such a chunk can be sent on as it
+/// is. 0 if that would leave much of a chunk unused.
+fn headroom(mtu: u32, chunk_size: u32) -> u32 {
+    /// IPv4 and TCP with timestamps.
+    const HEADERS: u32 = 20 + 32;
+    let excess = (chunk_size - XDP_PACKET_HEADROOM).saturating_sub(mtu.saturating_sub(HEADERS));
+    if excess <= chunk_size / 4 { excess } else { 0 }
 }
 
 /// Returns how many chunks of `pool` the device should get.

@@ -68,8 +68,13 @@ impl XdpDevice {
         };
         let socket = open(&request)?;
         self.program().set_socket(queue, socket.fd())?;
-        let registration =
-            Registration { device: self.device().index, multi_buffer, tx_metadata_len: 0, zero_copy: false };
+        let registration = Registration {
+            device: self.device().index,
+            multi_buffer,
+            headroom: 0,
+            tx_metadata_len: 0,
+            zero_copy: false,
+        };
         let caps = self.caps(registration);
         Ok(XskRsLink {
             longest: caps.mtu as usize + LINK_HEADER_MAX as usize,

@@ -3,7 +3,9 @@
 mod support;
 
 use fs_core::{FramePool, Framing, RxFrame, TxFrame};
-use fs_xdp::{PacketConfig, PacketLink, QueueConfig, TapConfig, TapKind, TapLink, XdpConfig, XdpDevice, XdpMode};
+use fs_xdp::{
+    NetDevice, PacketConfig, PacketLink, QueueConfig, TapConfig, TapKind, TapLink, XdpConfig, XdpDevice, XdpMode,
+};
 use std::time::{Duration, Instant};
 use support::segments::{FIN, Flow, PLAIN, PSH, sum};
 use support::*;
@@ -180,6 +182,7 @@ fn packet_end(ns: &support::netns_unsafe::NetNs, name: &str) -> End {
 fn xdp_end(veth: &Veth, mode: XdpMode) -> (End, XdpDevice) {
     veth.a.enter(|| {
         let device = XdpDevice::attach("fsx0", XdpConfig { mode, ..XdpConfig::default() }).unwrap();
+        assert_eq!(NetDevice::find("fsx0").unwrap().xdp_mode(), Some(mode));
         // As the runtime chooses.
         let (umem, mut pool) = umem(8192, if device.device().mtu > 1500 { 4096 } else { 2048 });
         let link = device.open_queue(0, &umem, &mut pool, QueueConfig::default()).unwrap();

@@ -12,8 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The devices of FASTSOCK_DEVICE. Without one, or without rights to it: kernel sockets.
     let runtime = Runtime::builder().devices_of_environment().or_kernel().build()?;
     // Runs once on each core. All cores listen at the same address.
-    for core in runtime.run(move |_core| serve(at))? {
-        core?;
+    for result in runtime.run(move |_core| serve(at))? {
+        result?;
     }
     Ok(())
 }

@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     // The devices of FASTSOCK_DEVICE. Without one, or without rights to it: kernel sockets.
     let runtime = Runtime::builder().devices_of_environment().or_kernel().build()?;
-    for core in runtime.run(move |_core| serve(at, acceptor))? {
-        core?;
+    for result in runtime.run(move |_core| serve(at, acceptor))? {
+        result?;
     }
     Ok(())
 }

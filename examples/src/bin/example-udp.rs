@@ -12,8 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let at: SocketAddr = std::env::args().nth(1).as_deref().unwrap_or("127.0.0.1:7777").parse()?;
     // The devices of FASTSOCK_DEVICE. Without one, or without rights to it: kernel sockets.
     let runtime = Runtime::builder().devices_of_environment().or_kernel().cores([0]).build()?;
-    for core in runtime.run(move |_core| serve(at))? {
-        core?;
+    for result in runtime.run(move |_core| serve(at))? {
+        result?;
     }
     Ok(())
 }

@@ -56,9 +56,9 @@ pub fn compare(lab: &Lab, program: &Program, port: u16, requests: u64) -> Result
 
 /// What a program showed whose daemon was killed again and again.
 pub struct Killed {
-    /// How often the daemon was killed while clients sent requests.
+    /// Number of times that the daemon was killed while clients sent requests.
     pub kills: u64,
-    /// How often it was ended by SIGTERM and another one started, as by an upgrade.
+    /// Number of times that it was ended by SIGTERM and another one started, as by an upgrade.
     pub exchanges: u64,
     /// Correct responses.
     pub right: u64,

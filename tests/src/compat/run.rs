@@ -22,7 +22,7 @@ pub struct Answers {
     pub left: u64,
     /// Errors before a request got its right response, and how often.
     pub wrong: BTreeMap<String, u64>,
-    /// How long it took.
+    /// Duration of the run.
     pub seconds: f64,
     done: bool,
 }

@@ -99,7 +99,7 @@ pub fn held(procs: &[Proc]) -> Held {
     held
 }
 
-/// How often the threads of a process have gone to sleep.
+/// Number of times that the threads of a process have gone to sleep.
 fn sleeps(pid: u32) -> u64 {
     let of = |thread: std::fs::DirEntry| {
         let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();

@@ -108,7 +108,7 @@ impl<'a> Stage<'a> {
         Ok(Stage { lab, placement, host: HOST, bodies, cpu: None, busy: Arc::default(), daemon, files })
     }
 
-    /// As [`Daemon::yielding`].
+    /// Like [`Daemon::yielding`].
     #[must_use]
     pub fn yielding(self) -> Stage<'a> {
         Stage { daemon: self.daemon.map(Daemon::yielding), ..self }

@@ -38,7 +38,7 @@ pub const GUEST_LIMIT: Duration = Duration::from_secs(420);
 /// Limit for its first step. On a busy machine a guest may stop before its kernel prints anything,
 /// and is booted again.
 pub const BOOT_LIMIT: Duration = Duration::from_secs(60);
-/// How often a guest is booted.
+/// Number of times that a guest is booted.
 pub const BOOTS: usize = 3;
 
 /// How much of the steps is run.

@@ -15,17 +15,17 @@ use std::time::Duration;
 pub enum Ask {
     /// Sends this many pings, and returns how many were answered.
     Ping {
-        /// Whom.
+        /// The address.
         to: String,
-        /// How often.
+        /// Number of pings.
         count: u32,
     },
     /// Starts to ping, five times per second.
     PingBeside {
-        /// Whom.
+        /// The address.
         to: String,
     },
-    /// Ends that, and returns as [`Ask::Ping`].
+    /// Ends the pings, and returns like [`Ask::Ping`].
     PingEnd,
     /// [`super::echo::echo`]
     Echo {
@@ -53,7 +53,7 @@ pub struct Peer {
     folder: PathBuf,
     server: Option<Proc>,
     beside: Option<Child>,
-    /// Whether a client has started again.
+    /// True if a client has started again.
     anew: bool,
 }
 

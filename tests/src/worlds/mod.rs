@@ -54,7 +54,7 @@ pub struct Seen {
     pub flows: u64,
     /// Of those, how many the rules stopped or ended.
     pub stopped: u64,
-    /// How long after the rule the last of them got an answer.
+    /// Time from the rule until the last of them got an answer.
     pub slowest: Duration,
     /// Of those, how many got answers for more than 1.5 seconds.
     pub slow: u64,

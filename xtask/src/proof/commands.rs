@@ -34,7 +34,7 @@ pub(super) fn all(run: &mut Run, commands: impl IntoIterator<Item = Command>, li
     Outcome::one(run.name(), passed)
 }
 
-/// As [`all`], after the release build.
+/// Like [`all`], after the release build.
 pub(super) fn built(run: &mut Run, commands: impl IntoIterator<Item = Command>, limit_s: u64) -> Outcome {
     if release(run) { all(run, commands, limit_s) } else { Outcome::one(&format!("{}: build", run.name()), false) }
 }

@@ -2,7 +2,7 @@
 
 use crate::labs;
 use crate::run::{root, target};
-use crate::tools::{Arguments, build, cargo, date, install, is_root, known, release, succeeds};
+use crate::tools::{build, cargo, date, install, is_root, release, succeeds};
 use std::process::Command;
 
 /// Parts that need a lab, by the program that runs them.
@@ -28,12 +28,29 @@ const KEPT: [&str; 13] = [
     "in_memory",
 ];
 
-/// Runs parts. With `--keep`, figures are copied to benches/results, and into README.md and
-/// docs/PERFORMANCE.md.
-pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
-    let arguments = Arguments::split(given, &["--quick", "--keep", "--dry-run"], &[])?;
-    let plan = plan(&known(&PARTS, &arguments.names)?, arguments.has("--quick"));
-    if arguments.has("--dry-run") {
+/// Options of `cargo xtask bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchOptions {
+    /// Measures with fewer and shorter rounds
+    #[arg(long)]
+    quick: bool,
+    /// Keeps the figures in benches/results, and writes them into README.md and docs/PERFORMANCE.md
+    #[arg(long)]
+    keep: bool,
+    /// Prints the commands only
+    #[arg(long)]
+    dry_run: bool,
+    /// The parts to measure; by default memory, veth and unmodified. `veth` is raw, short, latency,
+    /// bulk, proxy, bodies and flood. `grid` takes ten minutes
+    #[arg(value_name = "PART", value_parser = PARTS)]
+    parts: Vec<String>,
+}
+
+/// Runs the parts.
+pub(crate) fn bench(options: &BenchOptions) -> Result<bool, String> {
+    let parts: Vec<&str> = options.parts.iter().map(String::as_str).collect();
+    let plan = plan(&parts, options.quick);
+    if options.dry_run {
         plan.iter().for_each(|line| println!("{}", line.join(" ")));
         return Ok(true);
     }
@@ -43,8 +60,7 @@ pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
     }
     labs::sweep();
     let results = target().join("bench");
-    let keep = arguments.has("--keep");
-    if keep {
+    if options.keep {
         KEPT.iter().for_each(|part| drop(std::fs::remove_file(results.join(part).with_extension("json"))));
     }
     build(&["fs-proxy", "fs-httpd", "fs-loadgen", "fs-echo", "fs-tests", "fs-benches", "fs-cli", "fs-preload"])?;
@@ -53,7 +69,7 @@ pub(crate) fn bench(given: &[String]) -> Result<bool, String> {
         let mut command = if line[0] == "cargo" { cargo(&[]) } else { Command::new(release(line[0])) };
         good &= succeeds(command.args(&line[1..]).env("FS_LAB", format!("fsbench{}", std::process::id())))?;
     }
-    if keep && good {
+    if options.keep && good {
         let kept = root().join("benches/results").join(date("%Y-%m-%dT%H%M"));
         std::fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
         for file in KEPT.map(|part| format!("{part}.json")) {

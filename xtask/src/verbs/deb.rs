@@ -2,51 +2,72 @@
 //! them in clean roots of Debian 12 and 13.
 
 use crate::run::{root, target};
-use crate::tools::{Arguments, cargo, release, succeeds};
+use crate::tools::{cargo, release, succeeds};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+/// Options of `cargo xtask deb`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DebOptions {
+    /// Also tests the packages in clean roots of these suites; by default Debian 12 and 13
+    #[arg(long, value_name = "SUITE", num_args = 0..)]
+    test: Option<Vec<String>>,
+}
+
 /// Builds `fastsock_*.deb` (daemon, library, program, units, manual pages, completions) and
 /// `fastsock-dbgsym_*.deb`.
-pub(crate) fn deb(given: &[String]) -> Result<bool, String> {
-    let arguments = Arguments::split(given, &["--test"], &[])?;
+pub(crate) fn deb(options: &DebOptions) -> Result<bool, String> {
     packages()?;
-    Ok(!arguments.has("--test") || succeeds(Command::new(root().join("lab/deb-test")).args(arguments.names))?)
+    let Some(suites) = &options.test else { return Ok(true) };
+    succeeds(Command::new(root().join("lab/deb-test")).args(suites))
+}
+
+/// A package: the crate whose Cargo.toml describes it, its folder in `target/release/packaging`,
+/// and its documents.
+struct Package {
+    of: &'static str,
+    folder: &'static str,
+    documents: &'static [&'static str],
+}
+
+const PACKAGES: [Package; 2] = [
+    Package {
+        of: "fs-cli",
+        folder: "",
+        documents: &[
+            "README.md",
+            "SECURITY.md",
+            "docs/COMPATIBILITY.md",
+            "docs/COUNTERS.md",
+            "docs/LIMITS.md",
+            "docs/OPERATING.md",
+            "docs/TASKS.md",
+        ],
+    },
+    Package { of: "fs-proxy", folder: "proxy", documents: &["docs/PROXY.md"] },
+];
+
+fn must(command: &mut Command) -> Result<(), String> {
+    if succeeds(command)? { Ok(()) } else { Err(format!("failed: {command:?}")) }
 }
 
 fn packages() -> Result<(), String> {
     let tools = target().join("tools/cargo-deb");
-    let must = |command: &mut Command| match succeeds(command)? {
-        true => Ok(()),
-        false => Err(format!("failed: {command:?}")),
-    };
     if !tools.join("bin/cargo-deb").exists() {
         must(cargo(&["install", "--quiet", "--locked", "--root"]).arg(&tools).arg("cargo-deb"))?;
     }
-    must(&mut cargo(&["build", "--quiet", "--release", "-p", "fs-cli", "-p", "fs-preload"]))?;
-    // Files of the packages that the program itself generates.
+    must(&mut cargo(&["build", "--quiet", "--release", "-p", "fs-cli", "-p", "fs-preload", "-p", "fs-proxy"]))?;
     let extra = target().join("release/packaging");
-    let program = release("fastsock");
     let told = |error| format!("{}: {error}", extra.display());
     let _ = fs::remove_dir_all(&extra);
-    fs::create_dir_all(extra.join("man")).map_err(told)?;
-    fs::create_dir_all(extra.join("completions")).map_err(told)?;
-    must(Command::new(&program).args(["man", "--to"]).arg(extra.join("man")))?;
-    for page in fs::read_dir(root().join("packaging/man")).map_err(told)?.flatten() {
-        fs::copy(page.path(), extra.join("man").join(page.file_name())).map_err(told)?;
-    }
-    must(Command::new("sh").args(["-c", "gzip -9n \"$0\"/*.[157]"]).arg(extra.join("man")))?;
-    documents(&extra.join("doc")).map_err(told)?;
-    must(
-        Command::new("sh")
-            .args(["-c", "gzip -9nc CHANGELOG.md >\"$0\"/doc/changelog.gz"])
-            .arg(&extra)
-            .current_dir(root()),
-    )?;
-    for shell in ["bash", "zsh", "fish"] {
-        let output = Command::new(&program).args(["completions", shell]).output().map_err(|error| error.to_string())?;
-        fs::write(extra.join("completions").join(shell), output.stdout).map_err(told)?;
+    generated(&extra)?;
+    for Package { folder, documents: names, .. } in PACKAGES {
+        let folder = extra.join(folder);
+        must(Command::new("sh").args(["-c", "gzip -9n \"$0\"/*.[1578]"]).arg(folder.join("man")))?;
+        documents(names, &folder.join("doc")).map_err(told)?;
+        let changelog = "gzip -9nc CHANGELOG.md >\"$0\"/doc/changelog.gz";
+        must(Command::new("sh").args(["-c", changelog]).arg(&folder).current_dir(root()))?;
     }
     let debian = target().join("debian");
     for old in fs::read_dir(&debian).into_iter().flatten().flatten() {
@@ -55,7 +76,9 @@ fn packages() -> Result<(), String> {
             fs::remove_file(old.path()).map_err(told)?;
         }
     }
-    must(Command::new(tools.join("bin/cargo-deb")).args(["--quiet", "--no-build", "--dbgsym", "-p", "fs-cli"]))?;
+    for Package { of, .. } in PACKAGES {
+        must(Command::new(tools.join("bin/cargo-deb")).args(["--quiet", "--no-build", "--dbgsym", "-p", of]))?;
+    }
     // Debian has used this name for packages of symbols since 2015; `.ddeb` is Ubuntu's.
     for package in fs::read_dir(&debian).map_err(told)?.flatten() {
         if package.path().extension().is_some_and(|kind| kind == "ddeb") {
@@ -66,31 +89,40 @@ fn packages() -> Result<(), String> {
     Ok(())
 }
 
-/// Documents of the packages. A link to one that is not there names the file in the source tree instead.
-const DOCUMENTS: [&str; 7] = [
-    "README.md",
-    "SECURITY.md",
-    "docs/COMPATIBILITY.md",
-    "docs/COUNTERS.md",
-    "docs/LIMITS.md",
-    "docs/OPERATING.md",
-    "docs/TASKS.md",
-];
-
-/// Copies the documents into one folder.
-fn documents(folder: &Path) -> std::io::Result<()> {
-    fs::create_dir_all(folder)?;
-    for document in DOCUMENTS {
-        let text = fs::read_to_string(root().join(document))?;
-        let name = document.rsplit('/').next().unwrap_or(document);
-        fs::write(folder.join(name), without_dead_links(&text))?;
+/// Writes manual pages and completions, most of which the programs generate from their own options.
+fn generated(extra: &Path) -> Result<(), String> {
+    let told = |error| format!("{}: {error}", extra.display());
+    let program = release("fastsock");
+    fs::create_dir_all(extra.join("completions")).map_err(told)?;
+    must(Command::new(&program).args(["man", "--to"]).arg(extra.join("man")))?;
+    for page in fs::read_dir(root().join("packaging/man")).map_err(told)?.flatten() {
+        fs::copy(page.path(), extra.join("man").join(page.file_name())).map_err(told)?;
+    }
+    let proxy = ["run", "--quiet", "--release", "-p", "fs-proxy", "--example", "man", "--"];
+    must(cargo(&proxy).arg(extra.join("proxy/man")))?;
+    for shell in ["bash", "zsh", "fish"] {
+        let output = Command::new(&program).args(["completions", shell]).output().map_err(|error| error.to_string())?;
+        fs::write(extra.join("completions").join(shell), output.stdout).map_err(told)?;
     }
     Ok(())
 }
 
-/// Replaces `[text](FILE#place)` by the text, and the file's name if that is not the text, unless the file is a shipped document.
-fn without_dead_links(text: &str) -> String {
-    let shipped = |target: &str| DOCUMENTS.iter().find(|document| document.rsplit('/').next() == Some(target));
+/// Copies a package's documents into one folder. A link to a document that is not there names the
+/// file in the source tree instead.
+fn documents(names: &[&str], folder: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for document in names {
+        let text = fs::read_to_string(root().join(document))?;
+        let name = document.rsplit('/').next().unwrap_or(document);
+        fs::write(folder.join(name), without_dead_links(names, &text))?;
+    }
+    Ok(())
+}
+
+/// Replaces `[text](FILE#place)` by the text, and the file's name if that is not the text, unless
+/// the file is one of `names`.
+fn without_dead_links(names: &[&str], text: &str) -> String {
+    let shipped = |target: &str| names.iter().find(|document| document.rsplit('/').next() == Some(target));
     let (mut out, mut rest) = (String::new(), text);
     while let Some(at) = rest.find("](") {
         let Some(length) = rest[at..].find(')') else { break };
@@ -130,13 +162,15 @@ mod tests {
         let text = "a [b](OPERATING.md#watch), [PRELOAD.md](PRELOAD.md), [c](../crates/x) [d](#e) [f](docs/TASKS.md) [g](https://h)";
         let expected =
             "a [b](OPERATING.md#watch), PRELOAD.md, c (crates/x in the sources) [d](#e) [f](TASKS.md) [g](https://h)";
-        assert_eq!(without_dead_links(text), expected);
-        for document in DOCUMENTS {
-            let text = without_dead_links(&fs::read_to_string(root().join(document)).unwrap());
-            for (at, _) in text.match_indices("](") {
-                let target = text[at + 2..].split([')', '#']).next().unwrap();
-                let is_there = DOCUMENTS.iter().any(|document| document.rsplit('/').next() == Some(target));
-                assert!(is_there || target.is_empty() || target.starts_with("http"), "{document}: {target}");
+        assert_eq!(without_dead_links(PACKAGES[0].documents, text), expected);
+        for Package { documents, .. } in PACKAGES {
+            for document in documents {
+                let text = without_dead_links(documents, &fs::read_to_string(root().join(document)).unwrap());
+                for (at, _) in text.match_indices("](") {
+                    let target = text[at + 2..].split([')', '#']).next().unwrap();
+                    let is_there = documents.iter().any(|document| document.rsplit('/').next() == Some(target));
+                    assert!(is_there || target.is_empty() || target.starts_with("http"), "{document}: {target}");
+                }
             }
         }
     }

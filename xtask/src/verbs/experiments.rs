@@ -3,7 +3,7 @@
 
 use crate::labs;
 use crate::run::{root, target};
-use crate::tools::{Arguments, build, cargo, date, install, is_root, known, release, succeeds};
+use crate::tools::{build, cargo, date, install, is_root, release, succeeds};
 use std::process::Command;
 
 const PARTS: [&str; 8] = ["organisations", "messages", "fastsocket", "mtcp", "replay", "applications", "bulk", "peers"];
@@ -20,17 +20,29 @@ const PACKAGES: [&str; 9] = [
     "fs-preload",
 ];
 
-/// Runs parts. `--keep` stores the results of a run without errors in benches/experiments/results
-/// and writes docs/EXPERIMENTS.md. `--smoke` only tests that each part works, at the smallest
-/// sizes.
-pub(crate) fn experiments(given: &[String]) -> Result<bool, String> {
-    let arguments = Arguments::split(given, &["--quick", "--smoke", "--keep"], &[])?;
-    let [quick, smoke, keep] = ["--quick", "--smoke", "--keep"].map(|switch| arguments.has(switch));
-    let parts = arguments.names;
-    if smoke && keep {
-        return Err("a smoke run has no figures to keep".into());
-    }
-    let parts = if parts.is_empty() { PARTS.to_vec() } else { known(&PARTS, &parts)? };
+/// Options of `cargo xtask experiments`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExperimentsOptions {
+    /// Measures with fewer and shorter rounds
+    #[arg(long, conflicts_with = "smoke")]
+    quick: bool,
+    /// Only tests that each part works, with the smallest sizes
+    #[arg(long, conflicts_with = "keep")]
+    smoke: bool,
+    /// Keeps the results of a run without errors in benches/experiments/results, and writes
+    /// docs/EXPERIMENTS.md
+    #[arg(long)]
+    keep: bool,
+    /// The parts to run; by default all
+    #[arg(value_name = "PART", value_parser = PARTS)]
+    parts: Vec<String>,
+}
+
+/// Runs the parts.
+pub(crate) fn experiments(options: &ExperimentsOptions) -> Result<bool, String> {
+    let ExperimentsOptions { quick, smoke, keep, .. } = *options;
+    let parts: Vec<&str> = options.parts.iter().map(String::as_str).collect();
+    let parts = if parts.is_empty() { PARTS.to_vec() } else { parts };
     if parts != ["organisations"] && !is_root() {
         return Err("all but organisations needs root (network namespaces, AF_XDP)".into());
     }

@@ -2,28 +2,42 @@
 //! and cargo-fuzz are installed.
 
 use crate::run::{root, target};
-use crate::tools::{Arguments, build, cargo, known, release, succeeds};
+use crate::tools::{build, cargo, release, succeeds};
 use std::process::Command;
 
 const TARGETS: [&str; 7] = ["frame_to_engine", "options", "reassembly", "scoreboard", "two_ended", "parse", "pairs"];
 
-/// Runs targets for `--seconds` (60) in total, half for each driver. `--stable` only uses the
-/// stable driver. A failing input is stored in fuzz/artifacts/TARGET, with the command that replays
-/// it.
-pub(crate) fn fuzz(given: &[String]) -> Result<bool, String> {
-    let arguments = Arguments::split(given, &["--stable"], &["--seconds", "--seed"])?;
-    let targets = &arguments.names;
-    let seconds: u64 = arguments.value("--seconds").unwrap_or("60").parse().map_err(|_| "--seconds wants a number")?;
-    let targets = if targets.is_empty() { TARGETS.to_vec() } else { known(&TARGETS, targets)? };
+/// Options of `cargo xtask fuzz`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FuzzOptions {
+    /// Time for all targets together, half for each driver
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    seconds: u64,
+    /// The seed of the stable driver
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Uses the stable driver only
+    #[arg(long)]
+    stable: bool,
+    /// The targets; by default all
+    #[arg(value_name = "TARGET", value_parser = TARGETS)]
+    targets: Vec<String>,
+}
+
+/// Runs the targets. A failing input is stored in fuzz/artifacts/TARGET, with the command that
+/// replays it.
+pub(crate) fn fuzz(options: &FuzzOptions) -> Result<bool, String> {
+    let targets: Vec<&str> = options.targets.iter().map(String::as_str).collect();
+    let targets = if targets.is_empty() { TARGETS.to_vec() } else { targets };
     let has_libfuzzer = Command::new("cargo").args(["+nightly", "fuzz", "--version"]).output();
-    let libfuzzer = !arguments.has("--stable") && has_libfuzzer.is_ok_and(|output| output.status.success());
+    let libfuzzer = !options.stable && has_libfuzzer.is_ok_and(|output| output.status.success());
     build(&["fs-fuzz"])?;
     let drivers = if libfuzzer { 2 } else { 1 };
-    let share = (seconds / targets.len() as u64 / drivers).max(1).to_string();
+    let share = (options.seconds / targets.len() as u64 / drivers).max(1).to_string();
     let mut good = true;
     for name in targets {
         let mut stable = Command::new(release("fs-fuzz"));
-        good &= succeeds(stable.args([name, "--seconds", &share, "--seed", arguments.value("--seed").unwrap_or("1")]))?;
+        good &= succeeds(stable.args([name, "--seconds", &share, "--seed", &options.seed.to_string()]))?;
         if libfuzzer {
             good &= succeeds(&mut guided(name, &share)?)?;
         }

@@ -1,26 +1,14 @@
 //! Programs of one host on blocking `std` streams, which run unmodified or with libfastsock.so, for
 //! SocksDirect's experiments.
-//!
-//! ```text
-//! experiments-host serve AT N                 the server of `way` and `trip` on N connections; prints "ready" once it listens
-//! experiments-host way AT N BYTES MS BEGIN    messages per second one way, on N connections in turn, from this ms since 1970 on
-//! experiments-host trip AT N BYTES MS         ns of a round trip, on N connections in turn: the median of batches of 100
-//! experiments-host source TO CALL MS          sends packets for this time
-//! experiments-host function FROM TO CALL      a network function: counts the packets that it forwards; prints "ready" once it listens
-//! experiments-host sink FROM CALL             packets per second, from the first to the last; prints "ready" once it listens
-//! ```
-//! AT, FROM and TO are each `ADDRESS:PORT`, the path of a Unix socket, or `-` for standard input
-//! and output. CALL is the number of packets in the buffer of a read or a write.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser};
 use fs_benches::parts::median;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
-
-const USAGE: &str = "usage: experiments-host serve AT N | way AT N BYTES MS BEGIN | trip AT N BYTES MS | source TO CALL MS | function FROM TO CALL | sink FROM CALL";
 
 /// Bytes of a packet in the chain.
 const PACKET: usize = 64;
@@ -31,43 +19,99 @@ const BATCH: usize = 100;
 const WAY: u32 = 1;
 const TRIP: u32 = 2;
 
-fn main() -> ExitCode {
-    fs_benches::run(USAGE, |words| {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let ms = |text: &str| -> Result<Duration> { Ok(Duration::from_millis(text.parse().context(USAGE)?)) };
-        match words[..] {
-            ["serve", at, count] => serve(at, count.parse().context(USAGE)?)?,
-            ["way", at, count, bytes, time, begin] => {
-                let streams = connections(at, count.parse().context(USAGE)?, WAY, bytes.parse().context(USAGE)?)?;
-                // Pairs that are measured together begin together.
-                let left = (SystemTime::UNIX_EPOCH + ms(begin)?).duration_since(SystemTime::now());
-                std::thread::sleep(left.context("the time to begin is over")?);
-                println!("{:.0}", way(streams, bytes.parse().context(USAGE)?, ms(time)?)?);
-            }
-            ["trip", at, count, bytes, time] => {
-                println!("{:.0}", trip(at, count.parse().context(USAGE)?, bytes.parse().context(USAGE)?, ms(time)?)?);
-            }
-            ["source", to, call, time] => source(connect(to)?, room(call)?, ms(time)?)?,
-            ["function", from, to, call] => {
-                let listener = listen(from)?;
-                let next = connect(to)?;
-                function(accept(listener)?, next, room(call)?)?;
-            }
-            ["sink", from, call] => {
-                let listener = listen(from)?;
-                println!("{:.0}", sink(accept(listener)?, room(call)?)?);
-            }
-            _ => bail!("{USAGE}"),
-        }
-        Ok(true)
-    })
+/// Runs one of two or more programs of one host on blocking std streams. AT, FROM and TO are each
+/// ADDRESS:PORT, the path of a Unix socket, or `-` for standard input and output.
+#[derive(Debug, Parser)]
+#[command(name = "experiments-host")]
+enum Role {
+    /// Serves `way` and `trip` on some connections. Prints "ready" once it listens.
+    Serve { at: String, connections: usize },
+    /// Prints the messages per second one way, on all connections in turn.
+    Way {
+        at: String,
+        connections: usize,
+        bytes: usize,
+        /// Duration in milliseconds.
+        ms: u64,
+        /// Start, in milliseconds since 1970.
+        begin: u64,
+    },
+    /// Prints the ns of a round trip, on all connections in turn: the median of batches of 100.
+    Trip {
+        at: String,
+        connections: usize,
+        bytes: usize,
+        /// Duration in milliseconds.
+        ms: u64,
+    },
+    /// Sends packets.
+    Source {
+        to: String,
+        #[command(flatten)]
+        buffer: Buffer,
+        /// Duration in milliseconds.
+        ms: u64,
+    },
+    /// Counts packets and forwards them, as a network function. Prints "ready" once it listens.
+    Function {
+        from: String,
+        to: String,
+        #[command(flatten)]
+        buffer: Buffer,
+    },
+    /// Prints the packets per second from the first to the last. Prints "ready" once it listens.
+    Sink {
+        from: String,
+        #[command(flatten)]
+        buffer: Buffer,
+    },
 }
 
-/// Returns the bytes of this number of packets.
-fn room(call: &str) -> Result<usize> {
-    let packets: usize = call.parse().context(USAGE)?;
-    ensure!(packets > 0, "{USAGE}");
-    Ok(packets * PACKET)
+#[derive(Clone, Copy, Debug, Args)]
+struct Buffer {
+    /// Number of packets in the buffer of a read or a write.
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    packets: u32,
+}
+
+impl Buffer {
+    fn bytes(self) -> usize {
+        self.packets as usize * PACKET
+    }
+}
+
+fn main() -> ExitCode {
+    fs_benches::run(|role: Role| role.run().map(|()| true))
+}
+
+impl Role {
+    fn run(&self) -> Result<()> {
+        let time = Duration::from_millis;
+        match self {
+            Role::Serve { at, connections } => serve(at, *connections)?,
+            Role::Way { at, connections: count, bytes, ms, begin } => {
+                let streams = connections(at, *count, WAY, *bytes)?;
+                // Pairs that are measured together begin together.
+                let left = (SystemTime::UNIX_EPOCH + time(*begin)).duration_since(SystemTime::now());
+                std::thread::sleep(left.context("the time to begin is over")?);
+                println!("{:.0}", way(streams, *bytes, time(*ms))?);
+            }
+            Role::Trip { at, connections, bytes, ms } => {
+                println!("{:.0}", trip(at, *connections, *bytes, time(*ms))?);
+            }
+            Role::Source { to, buffer, ms } => source(connect(to)?, buffer.bytes(), time(*ms))?,
+            Role::Function { from, to, buffer } => {
+                let listener = listen(from)?;
+                let next = connect(to)?;
+                function(accept(listener)?, next, buffer.bytes())?;
+            }
+            Role::Sink { from, buffer } => {
+                let listener = listen(from)?;
+                println!("{:.0}", sink(accept(listener)?, buffer.bytes())?);
+            }
+        }
+        Ok(())
+    }
 }
 
 enum Listener {
@@ -157,7 +201,8 @@ fn connect(to: &str) -> Result<Stream> {
 
 /// Opens a client's connections and sends each its kind.
 fn connections(at: &str, count: usize, kind: u32, bytes: usize) -> Result<Vec<Stream>> {
-    ensure!(count > 0 && (1..=1 << 24).contains(&bytes), "{USAGE}");
+    ensure!(count > 0, "0 connections: choose at least one");
+    ensure!((1..=1 << 24).contains(&bytes), "messages of {bytes} bytes: choose 1 byte to 16 MiB");
     fs_stacks::usage::raise_open_files(1 << 16)?;
     let one = |number: usize| {
         let mut stream = connect(at).with_context(|| format!("connection {number}"))?;

@@ -1,9 +1,7 @@
-//! Echo servers on other stacks, for the experiments' table of peers. Each prints "ready" once it listens, and runs until it is killed.
-//!
-//!   experiments-peer monoio ADDRESS:PORT             the kernel's TCP by io_uring (monoio), a thread
-//!   experiments-peer smoltcp DEVICE ADDRESS/PREFIX PORT   smoltcp on an AF_PACKET socket, a thread that polls
+//! Echo servers on other stacks, for the experiments' table of peers.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use clap::Parser;
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::{Medium, RawSocket, wait};
@@ -16,13 +14,33 @@ use std::os::fd::AsRawFd;
 const SOCKETS: usize = 256;
 const BUFFER: usize = 16 * 1024;
 
+/// Runs an echo server on another stack, for the experiments' table of peers. It prints "ready"
+/// once it listens, and runs until it is killed.
+#[derive(Debug, Parser)]
+#[command(name = "experiments-peer")]
+enum Arguments {
+    /// The kernel's TCP by io_uring, with one thread.
+    Monoio {
+        /// The listener's address.
+        #[arg(value_name = "ADDRESS:PORT")]
+        at: String,
+    },
+    /// smoltcp on an AF_PACKET socket, with one thread that polls.
+    Smoltcp {
+        /// The device.
+        device: String,
+        /// The server's own address, in addition to the kernel's.
+        #[arg(value_name = "ADDRESS/PREFIX")]
+        own: String,
+        /// The listener's port.
+        port: u16,
+    },
+}
+
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
-        ["monoio", at] => on_monoio(at),
-        ["smoltcp", device, own, port] => on_smoltcp(device, own, port.parse().context("a port")?),
-        _ => bail!("usage: experiments-peer monoio ADDRESS:PORT | smoltcp DEVICE ADDRESS/PREFIX PORT"),
+    match Arguments::parse() {
+        Arguments::Monoio { at } => on_monoio(&at),
+        Arguments::Smoltcp { device, own, port } => on_smoltcp(&device, &own, port),
     }
 }
 

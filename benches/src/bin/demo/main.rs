@@ -28,7 +28,7 @@ pub(crate) struct Sample {
     pub(crate) stack: Stack,
     /// The proxy's mode.
     pub(crate) mode: Mode,
-    /// Whether each request uses a new connection.
+    /// True if each request uses a new connection.
     pub(crate) close: bool,
     /// wrk's results.
     pub(crate) wrk: Wrk,

@@ -9,11 +9,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// `receive ADDR SECONDS`: connects and counts the bytes that arrive within SECONDS after the first
-/// byte.
-pub(crate) fn receive(words: &[String]) -> Result<()> {
-    let [addr, seconds] = words else { anyhow::bail!("receive ADDR SECONDS") };
-    let limit = Duration::from_secs_f64(seconds.parse()?);
+/// Connects and counts the bytes that arrive within `seconds` after the first byte.
+pub(crate) fn receive(addr: SocketAddr, seconds: f64) -> Result<()> {
+    let limit = Duration::from_secs_f64(seconds);
     let mut stream = TcpStream::connect(addr).with_context(|| format!("connect to {addr}"))?;
     let mut buffer = vec![0; 1 << 20];
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -50,14 +48,11 @@ fn connect(addr: SocketAddr, congestion: &str) -> Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// `send ADDR SECONDS RTT CONGESTION`: connects and sends. Counts the bytes that the receiver has
-/// within SECONDS after its first byte, which the acknowledgments show one round trip later.
-pub(crate) fn send(words: &[String]) -> Result<()> {
-    let [addr, seconds, rtt, congestion] = words else { anyhow::bail!("send ADDR SECONDS RTT CONGESTION") };
-    let seconds: f64 = seconds.parse()?;
-    let until = Duration::from_secs_f64(seconds + rtt.parse::<f64>()? / 1000.0);
-    let mut stream =
-        connect(addr.parse().context("ADDR")?, congestion).with_context(|| format!("connect to {addr}"))?;
+/// Connects and sends. Counts the bytes that the receiver has within `seconds` after its first
+/// byte, which the acknowledgments show one round trip (`rtt_ms`) later.
+pub(crate) fn send(addr: SocketAddr, seconds: f64, rtt_ms: f64, congestion: &str) -> Result<()> {
+    let until = Duration::from_secs_f64(seconds + rtt_ms / 1000.0);
+    let mut stream = connect(addr, congestion).with_context(|| format!("connect to {addr}"))?;
     let buffer = vec![b'x'; 1 << 16];
     let start = Instant::now();
     loop {

@@ -3,10 +3,6 @@
 //! tests). Each has its default buffers and windows. All offloads are off, so that both send packets of
 //! the MTU.
 //!
-//! ```text
-//! grid [--quick] [--rounds N] [--seconds S] [--loss PERCENT,…] [--rtt MS,…] [--congestion cubic,bbr]
-//! ```
-//!
 //! A figure is the goodput of the first seconds after the first byte, slow start included, as the
 //! median of its rounds. The queue before the bottleneck holds one bandwidth-delay product, at least
 //! 128 KiB. Losses are in both directions.
@@ -15,40 +11,69 @@ mod cell;
 mod ends;
 mod report;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use cell::{Cell, Pair};
+use clap::{Parser, Subcommand};
 use fs_tests::{Lab, Ns};
 use report::Row;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The cells, and the rounds of each.
-#[derive(Clone, Debug)]
-struct Plan {
+/// Measures goodput over losses and round-trip times, with fastsock as sender, as receiver, and with
+/// the kernel at both ends.
+#[derive(Debug, Parser)]
+#[command(name = "grid", args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Parses the arguments only.
+    #[arg(long)]
+    dry_run: bool,
+    /// Measures once with losses of 0 and 1 % and round-trip times of 1 and 10 ms.
+    #[arg(long)]
+    quick: bool,
+    /// Number of rounds of a cell. The cell shows their median.
+    #[arg(long, value_name = "N", default_value = "3", default_value_if("quick", "true", "1"))]
     rounds: usize,
+    /// Duration of a transfer.
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
     seconds: f64,
+    /// Losses in each direction.
+    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0,0.1,1,2,5")]
+    #[arg(default_value_if("quick", "true", "0,1"))]
     loss: Vec<f64>,
+    /// Round-trip times.
+    #[arg(long, value_name = "MS,…", value_delimiter = ',', default_value = "0.1,1,10,50")]
+    #[arg(default_value_if("quick", "true", "1,10"))]
     rtt: Vec<f64>,
+    /// Congestion controls, a table each.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "cubic,bbr")]
     congestion: Vec<String>,
 }
 
-/// Usage message.
-const USAGE: &str = "usage: grid [--quick] [--dry-run] [--rounds N] [--seconds S] [--loss PERCENT,…] [--rtt MS,…] [--congestion cubic,bbr]";
-
-fn main() -> ExitCode {
-    fs_benches::run(USAGE, run)
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// The kernel's end that receives, for the bench.
+    #[command(hide = true)]
+    Receive { addr: SocketAddr, seconds: f64 },
+    /// The kernel's end that sends, for the bench.
+    #[command(hide = true)]
+    Send { addr: SocketAddr, seconds: f64, rtt: f64, congestion: String },
 }
 
-fn run(words: Vec<String>) -> Result<bool> {
-    match words.first().map(String::as_str) {
-        Some("receive") => return ends::receive(&words[1..]).map(|()| true),
-        Some("send") => return ends::send(&words[1..]).map(|()| true),
-        _ => {}
-    }
-    let dry = words.iter().any(|word| word == "--dry-run");
-    let plan = plan(words.into_iter().filter(|word| word != "--dry-run").collect())?;
-    if dry {
-        return Ok(true);
+fn main() -> ExitCode {
+    fs_benches::run(run)
+}
+
+fn run(plan: Arguments) -> Result<bool> {
+    match &plan.role {
+        Some(Role::Receive { addr, seconds }) => return ends::receive(*addr, *seconds).map(|()| true),
+        Some(Role::Send { addr, seconds, rtt, congestion }) => {
+            return ends::send(*addr, *seconds, *rtt, congestion).map(|()| true);
+        }
+        None if plan.dry_run => return Ok(true),
+        None => {}
     }
     let folder = fs_tests::apps::target_dir().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -77,7 +102,7 @@ fn run(words: Vec<String>) -> Result<bool> {
 }
 
 /// Measures all pairs in turns, so that other load on the machine affects all of them.
-fn measure(lab: &Lab, plan: &Plan, cell: Cell<'_>) -> Result<Row> {
+fn measure(lab: &Lab, plan: &Arguments, cell: Cell<'_>) -> Result<Row> {
     let mut figures = Pair::ALL.map(|_| Vec::new());
     let mut missed = 0;
     for round in 0..plan.rounds {
@@ -91,31 +116,16 @@ fn measure(lab: &Lab, plan: &Plan, cell: Cell<'_>) -> Result<Row> {
     Ok(Row::new(cell, figures, missed))
 }
 
-fn plan(words: Vec<String>) -> Result<Plan> {
-    let mut plan = Plan {
-        rounds: 3,
-        seconds: 2.0,
-        loss: vec![0.0, 0.1, 1.0, 2.0, 5.0],
-        rtt: vec![0.1, 1.0, 10.0, 50.0],
-        congestion: vec!["cubic".into(), "bbr".into()],
-    };
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().with_context(|| format!("{word} wants a value"));
-        let numbers = |text: String| -> Result<Vec<f64>> {
-            text.split(',').map(|n| n.parse().with_context(|| format!("`{n}` is not a number"))).collect()
-        };
-        match word.as_str() {
-            "--quick" => {
-                plan = Plan { rounds: 1, loss: vec![0.0, 1.0], rtt: vec![1.0, 10.0], ..plan };
-            }
-            "--rounds" => plan.rounds = value()?.parse().context("--rounds")?,
-            "--seconds" => plan.seconds = value()?.parse().context("--seconds")?,
-            "--loss" => plan.loss = numbers(value()?)?,
-            "--rtt" => plan.rtt = numbers(value()?)?,
-            "--congestion" => plan.congestion = value()?.split(',').map(str::to_owned).collect(),
-            other => bail!("unknown option {other}; {USAGE}"),
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quick_selects_fewer_cells() {
+        let parse = |line: &str| Arguments::parse_from(line.split(' '));
+        let Arguments { rounds, loss, rtt, congestion, .. } = parse("grid");
+        assert_eq!((rounds, loss.len(), rtt.len(), congestion.len()), (3, 5, 4, 2));
+        let Arguments { rounds, loss, rtt, .. } = parse("grid --quick --rtt 5");
+        assert_eq!((rounds, loss, rtt), (1, vec![0.0, 1.0], vec![5.0]));
     }
-    Ok(plan)
 }

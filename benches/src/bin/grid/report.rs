@@ -1,6 +1,6 @@
 //! The table.
 
-use crate::Plan;
+use crate::Arguments;
 use crate::cell::Cell;
 use serde::Serialize;
 use std::fmt;
@@ -49,7 +49,7 @@ fn median(figures: &[f64]) -> f64 {
     figures.get(figures.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }
 
-pub(crate) fn head(congestion: &str, plan: &Plan) -> String {
+pub(crate) fn head(congestion: &str, plan: &Arguments) -> String {
     format!(
         "{congestion}: goodput in Mb/s, median of {} × {} s\n{:>6} {:>7} {:>14} {:>18} {:>6} {:>18} {:>6}",
         plan.rounds, plan.seconds, "loss", "RTT", "Linux→Linux", "fastsock→Linux", "ratio", "Linux→fastsock", "ratio"

@@ -8,10 +8,10 @@
 
 mod wire;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use clap::{Parser, ValueEnum};
 use fs_core::{Frame, FramePool, IfaceId, Protocol, RxFrame, TxFrame};
 use fs_xdp::{Link, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpLink};
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,65 +21,68 @@ use wire::{HEADERS, PORT};
 const BATCH: usize = 64;
 /// 8192 chunks: the rings' 4 × 2048.
 const CHUNKS: u32 = 8192;
-const USAGE: &str = "usage: raw_xdp forward|sink|generate|blast --device NAME --own ADDR [--to ADDR] [--mtu BYTES] \
-                     [--size BYTES] [--seconds N] [--window N] [--copies 0|1]";
-
+/// Measures AF_XDP alone, with UDP packets on one queue of a device.
+#[derive(Debug, Parser)]
+#[command(name = "raw_xdp")]
 struct Options {
+    role: Role,
+    /// The device. Its first queue is used.
+    #[arg(long, value_name = "NAME")]
     device: String,
+    /// Address of this end, at which it takes packets.
+    #[arg(long, value_name = "ADDR", default_value_t = Ipv4Addr::UNSPECIFIED)]
     own: Ipv4Addr,
+    /// Address of the other end.
+    #[arg(long, value_name = "ADDR", default_value_t = Ipv4Addr::UNSPECIFIED)]
     to: Ipv4Addr,
+    /// The device's MTU.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: usize,
+    /// Size of a packet with its IP header, at most the MTU. With 46 bytes the Ethernet frame has
+    /// its smallest size.
+    #[arg(long, value_name = "BYTES", default_value_t = 46)]
     size: usize,
+    /// Duration of the measurement.
+    #[arg(long, value_name = "N", default_value_t = 2)]
     seconds: u64,
+    /// Maximum number of packets in flight for `generate`.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
     window: usize,
-    copies: bool,
+    /// With 1, `blast` and `sink` also copy the bytes, as sockets do.
+    #[arg(long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    copies: u8,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Role {
+    /// Returns every packet that it receives.
+    Forward,
+    /// Counts the packets that it receives.
+    Sink,
+    /// Keeps a window of packets in flight to `forward`, and counts the returned ones.
+    Generate,
+    /// Sends as fast as it can.
+    Blast,
 }
 
 fn main() -> ExitCode {
-    fs_benches::run(USAGE, |words| run(words).map(|()| true))
+    fs_benches::run(|options: Options| run(&options).map(|()| true))
 }
 
-fn run(words: Vec<String>) -> Result<()> {
-    let mut words = words.into_iter();
-    let role = words.next().context(USAGE)?;
-    let options = options(words)?;
-    let mut port = Port::open(&options)?;
-    match role.as_str() {
-        "forward" => port.forward(),
-        "sink" => port.sink(&options),
-        "generate" => port.generate(&options),
-        "blast" => port.blast(&options),
-        _ => anyhow::bail!(USAGE),
+fn run(options: &Options) -> Result<()> {
+    ensure!(
+        (46..=options.mtu).contains(&options.size),
+        "--size is {}: choose 46 to {} bytes (the MTU)",
+        options.size,
+        options.mtu
+    );
+    let mut port = Port::open(options)?;
+    match options.role {
+        Role::Forward => port.forward(),
+        Role::Sink => port.sink(options),
+        Role::Generate => port.generate(options),
+        Role::Blast => port.blast(options),
     }
-}
-
-fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
-    let mut given = HashMap::new();
-    while let Some(key) = words.next() {
-        let name = key.strip_prefix("--").context(USAGE)?.to_owned();
-        ensure!(
-            ["device", "own", "to", "mtu", "size", "seconds", "window", "copies"].contains(&name.as_str()),
-            "unknown option {key}; {USAGE}"
-        );
-        given.insert(name, words.next().context(USAGE)?);
-    }
-    let number = |name: &str, default: usize| {
-        given.get(name).map_or(Ok(default), |text| text.parse().with_context(|| format!("--{name} {text}")))
-    };
-    let address = |name: &str| given.get(name).map_or(Ok(Ipv4Addr::UNSPECIFIED), |text| text.parse()).context(USAGE);
-    let options = Options {
-        device: given.get("device").context(USAGE)?.clone(),
-        own: address("own")?,
-        to: address("to")?,
-        mtu: number("mtu", 1500)?,
-        size: number("size", 46)?,
-        seconds: number("seconds", 2)? as u64,
-        window: number("window", 1024)?,
-        copies: number("copies", 0)? != 0,
-    };
-    // With 46 bytes of IP the Ethernet frame has its smallest size, 60 bytes.
-    ensure!((46..=options.mtu).contains(&options.size), "--size: 46 to the MTU");
-    Ok(options)
 }
 
 /// Bytes per write or read of an application, as in `fs-loadgen` and `fs-echo`.
@@ -151,7 +154,7 @@ impl Port {
             let mut frames = std::mem::take(&mut self.rx);
             for RxFrame { frame, .. } in frames.drain(..) {
                 bytes += frame.len() as u64;
-                if options.copies {
+                if options.copies == 1 {
                     let range = self.buffer(frame.len());
                     self.buffer[range].copy_from_slice(self.pool.bytes(&frame));
                 }
@@ -224,7 +227,7 @@ impl Port {
             if chain.is_empty() {
                 wire::write(self.pool.bytes_mut(&mut frame), options.own, options.to, options.size);
             }
-            if options.copies {
+            if options.copies == 1 {
                 let headers = if chain.is_empty() { HEADERS } else { 0 };
                 let range = self.buffer(n - headers);
                 self.pool.bytes_mut(&mut frame)[headers..].copy_from_slice(&self.buffer[range]);

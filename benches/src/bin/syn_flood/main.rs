@@ -10,7 +10,8 @@ mod flood;
 mod memory;
 mod visit;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
 use fs_benches::parts::Plan;
 use fs_benches::report::{self, Goal, Row};
 use fs_tests::apps::StackOptions;
@@ -61,37 +62,52 @@ struct Report {
     others: f64,
 }
 
-/// Usage message. The other roles are internal.
-const USAGE: &str = "usage: syn_flood [--quick] [--dry-run] [--rate SYNS_PER_SECOND]";
+/// Measures a server under a flood of SYNs, on fastsock and on the kernel.
+#[derive(Debug, Parser)]
+#[command(name = "syn_flood", args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Measures for 3 seconds.
+    #[arg(long)]
+    quick: bool,
+    /// Parses the arguments only.
+    #[arg(long)]
+    dry_run: bool,
+    /// SYNs per second.
+    #[arg(long, value_name = "N", default_value_t = RATE)]
+    rate: u64,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Sends the flood, for the bench.
+    #[command(hide = true)]
+    Flood { device: String, mac: String, own: String, to: String, rate: String, seconds: String },
+    /// Connects as legitimate clients, for the bench.
+    #[command(hide = true)]
+    Visit { to: String, each: String, seconds: String },
+    /// Measures the engine alone, in memory.
+    Memory,
+}
 
 fn main() -> ExitCode {
-    fs_benches::run(USAGE, |words| run(words).map(|()| true))
+    fs_benches::run(|arguments| run(arguments).map(|()| true))
 }
 
-fn run(words: Vec<String>) -> Result<()> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
-        ["flood", device, mac, own, to, rate, seconds] => flood::run(device, mac, own, to, rate, seconds),
-        ["visit", to, each, seconds] => visit::run(to, each, seconds),
-        ["memory"] => memory::run().map(|ns| println!("{ns:.0} ns a SYN in memory (cookie and answer built)")),
-        ref options => bench(options),
-    }
-}
-
-fn bench(options: &[&str]) -> Result<()> {
-    let (mut rate, mut seconds, mut dry) = (RATE, SECONDS, false);
-    let mut options = options.iter();
-    while let Some(option) = options.next() {
-        match *option {
-            "--quick" => seconds = 3,
-            "--dry-run" => dry = true,
-            "--rate" => rate = options.next().context("--rate N")?.parse().context("--rate N")?,
-            other => bail!("unknown option {other}; {USAGE}"),
+fn run(arguments: Arguments) -> Result<()> {
+    match arguments.role {
+        Some(Role::Flood { device, mac, own, to, rate, seconds }) => {
+            flood::run(&device, &mac, &own, &to, &rate, &seconds)
         }
+        Some(Role::Visit { to, each, seconds }) => visit::run(&to, &each, &seconds),
+        Some(Role::Memory) => memory::run().map(|ns| println!("{ns:.0} ns a SYN in memory (cookie and answer built)")),
+        None if arguments.dry_run => Ok(()),
+        None => bench(arguments.rate, if arguments.quick { 3 } else { SECONDS }),
     }
-    if dry {
-        return Ok(());
-    }
+}
+
+fn bench(rate: u64, seconds: u64) -> Result<()> {
     println!(
         "SYN flood: {rate} SYN/s from random addresses for {seconds} s; 100 legitimate connections per second at the same time"
     );

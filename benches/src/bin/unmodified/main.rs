@@ -19,12 +19,11 @@ use std::process::{Child, Command, ExitCode, Stdio};
 const PARTS: [Part; 5] =
     [("pair", pair::run), ("redis", redis::run), ("nginx", nginx::run), ("start", start::run), ("idle", idle::run)];
 
-/// Usage message.
-const USAGE: &str = "usage: unmodified [--quick] [--dry-run] [pair|redis|nginx|start|idle …]";
+const ABOUT: &str = "Measures unmodified programs under `fastsock run` and on the kernel, in turns.";
 
 fn main() -> ExitCode {
     let plans = [Plan { rounds: 5, seconds: 1 }, Plan { rounds: 1, seconds: 1 }];
-    fs_benches::run(USAGE, |words| parts::run(USAGE, &PARTS, plans, words))
+    parts::main("unmodified", ABOUT, &PARTS, plans)
 }
 
 /// Starts a server of a stage on a port.

@@ -17,8 +17,8 @@ fn gets(stage: &Stage, port: u16, clients: u32, requests: u64) -> Result<f64> {
     Ok(rate.trim_matches('"').parse()?)
 }
 
-/// As [`gets`], for about a round's time. The program takes a number of requests, which a short run
-/// determines.
+/// Like [`gets`], for about a round's time. The program takes a number of requests, which a short
+/// run determines.
 fn round(stage: &Stage, port: u16, clients: u32, plan: &Plan) -> Result<f64> {
     let guess = gets(stage, port, clients, if clients == 1 { 1000 } else { 10_000 })?;
     gets(stage, port, clients, (guess * f64::from(plan.seconds)).max(1000.0) as u64)

@@ -26,12 +26,11 @@ const PARTS: [Part; 6] = [
     ("bodies", bodies::run),
 ];
 
-/// Usage message.
-const USAGE: &str = "usage: veth [--quick] [--dry-run] [raw|short|latency|bulk|proxy|bodies …]";
+const ABOUT: &str = "Measures fastsock and the kernel over a pair of veth devices, in turns.";
 
 fn main() -> ExitCode {
     let plans = [Plan { rounds: 5, seconds: 4 }, Plan { rounds: 1, seconds: 2 }];
-    fs_benches::run(USAGE, |words| parts::run(USAGE, &PARTS, plans, words))
+    parts::main("veth", ABOUT, &PARTS, plans)
 }
 
 /// Creates a lab for one side of a comparison, with one queue for one core.

@@ -34,7 +34,7 @@ impl Client {
         self.ask_as(false).await
     }
 
-    /// As [`Client::ask`], with a request after which the server closes.
+    /// Like [`Client::ask`], with a request after which the server closes.
     pub(crate) async fn ask_last(&mut self) -> Result<(), Kind> {
         self.ask_as(true).await
     }

@@ -42,7 +42,7 @@ impl From<io::Error> for Kind {
     }
 }
 
-/// How often each kind occurred.
+/// Number of errors of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Errors(BTreeMap<&'static str, u64>);
 

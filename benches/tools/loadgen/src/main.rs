@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// What a connection does.
+/// The work of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
@@ -49,7 +49,7 @@ enum Mode {
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 struct Args {
-    /// What connections do.
+    /// Work of the connections.
     #[arg(long, value_enum, default_value = "keepalive", conflicts_with = "hold")]
     mode: Mode,
     /// Same as `--mode hold`.

@@ -40,7 +40,7 @@ pub(crate) struct Report {
     requests_per_second: f64,
     /// Payload (and HTTP heads), one direction.
     gigabits_per_second: f64,
-    /// Of a request, or of a whole connection in mode `short`. 0 if there was none.
+    /// Mean latency of a request, or of a whole connection in mode `short`. 0 if there was none.
     mean_us: f64,
     p50_us: f64,
     p99_us: f64,

@@ -1,4 +1,4 @@
-//! What the connections of a core share.
+//! State that the connections of a core share.
 
 use crate::errors::{Errors, Kind};
 use crate::report::CoreReport;

@@ -61,7 +61,7 @@ pub struct Member<K: Kernel> {
     is_untold: AtomicBool,
     /// The application has taken it out of the set, and the kernel has not been told.
     is_out: AtomicBool,
-    /// It is in the set's hot list, at this place.
+    /// True while the connection is in the set's hot list, at this index.
     is_hot: AtomicBool,
     place: AtomicUsize,
     is_removed: AtomicBool,
@@ -80,7 +80,7 @@ pub struct Set<K: Kernel> {
 #[derive(Debug)]
 pub(crate) struct Hot<K: Kernel> {
     list: Vec<Entry<K>>,
-    /// Where the next scan starts, so that the first connections do not starve the others.
+    /// Index at which the next scan starts, so that the first connections do not starve the others.
     next: usize,
     /// The connection whose age is checked next.
     hand: usize,
@@ -110,5 +110,7 @@ struct Entry<K: Kernel> {
     /// The application's registration. Changing it creates a new entry.
     events: u32,
     data: u64,
+    /// EPOLLONESHOT: the one report was made. `events` has no event then, but may have none before that, too.
+    is_spent: bool,
     member: Arc<Member<K>>,
 }

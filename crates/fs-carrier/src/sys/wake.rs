@@ -1,4 +1,4 @@
-//! How long a wake-up takes on this machine.
+//! Measures the time of a wake-up on this machine.
 
 use core::time::Duration;
 use std::thread;
@@ -10,7 +10,7 @@ use crate::kernel::Errno;
 
 /// Wake-ups that are timed: the upper quartile of so many is about the same each time. More: the start takes longer.
 const ROUNDS: usize = 15;
-/// How long the sleeper is left alone before it is woken: its processor goes idle, as in a connection that waits.
+/// Time for which the sleeper sleeps before it is woken: its processor goes idle, as in a connection that waits.
 const IDLE: Duration = Duration::from_micros(150);
 /// Bounds of what is returned. A machine that needs longer has other work to do, and a look takes its time.
 const BOUNDS_NS: (u64, u64) = (20_000, 150_000);
@@ -21,7 +21,7 @@ const BOUNDS_NS: (u64, u64) = (20_000, 150_000);
 /// about five milliseconds, so a daemon does it once for its host.
 ///
 /// # Errors
-/// Those of eventfd(2), and `EAGAIN` if no thread can be made.
+/// The errors of eventfd(2), and `EAGAIN` if no thread can be made.
 pub fn wake_up_ns() -> Result<u32, Errno> {
     let [there, back] = [eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?];
     let mut times = [0_u64; ROUNDS];

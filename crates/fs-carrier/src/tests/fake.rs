@@ -94,7 +94,7 @@ impl Pipe {
         self.queue.lock().unwrap().arrive([byte]);
     }
 
-    /// Whether bytes that are sent from here on arrive later ([`Pipe::deliver`]).
+    /// Delays bytes that are sent from here on ([`Pipe::deliver`]).
     #[cfg(not(loom))]
     pub(super) fn set_late(&self, is_late: bool) {
         self.queue.lock().unwrap().is_late = is_late;

@@ -122,7 +122,7 @@ fn c6_foreign_reader_is_noticed() {
 
 #[test]
 fn c6_sleeper_counts_its_own_bytes() {
-    // It has taken bytes and has not counted them yet, when another thread asks the kernel: they must not be counted twice.
+    // A thread has taken bytes and has not counted them yet, when another thread asks the kernel: they must not be counted twice.
     let world = world();
     assert_eq!(world.a.send(b"abc", false), Ok(3));
     let asleep = world.b.before_sleep().unwrap();
@@ -180,7 +180,7 @@ fn c7_an_error_instead_ends_the_use_of_the_ring() {
     let world = behind();
     world.forth.fail(Errno::CONNRESET);
     assert_eq!(world.b.recv(&mut [0; 9], RecvMode::NOW), Err(Errno::CONNRESET));
-    // What follows the gap is not read.
+    // Bytes after the gap are not read.
     assert_eq!(world.b.recv(&mut [0; 9], RecvMode::NOW), Err(Errno::AGAIN));
     assert!(!world.b.has_ring_bytes());
 }
@@ -304,7 +304,7 @@ fn killed_peer_that_left_bytes_unread_has_reset_the_connection() {
     world.back.end();
     assert_eq!(world.a.recv(&mut [0; 9], RecvMode::WAIT), Err(Errno::CONNRESET));
     assert_eq!(world.a.recv(&mut [0; 9], RecvMode::NOW), Ok(0));
-    // One that has ended its stream may read on.
+    // An end that has shut down its stream may continue to read.
     let world = World::by_ring();
     assert_eq!(world.a.send(b"request", false), Ok(7));
     world.b.before_shutdown_send();

@@ -29,7 +29,7 @@ pub(super) struct FakeSet {
     at_sleep: Mutex<Option<AtSleep>>,
     /// Calls of epoll_ctl(2) that were put off.
     registered: Mutex<Vec<Registration>>,
-    /// What the caller of the set keeps.
+    /// The members that the caller of the set keeps.
     pub(super) members: Mutex<Vec<Arc<Member<Fake>>>>,
 }
 

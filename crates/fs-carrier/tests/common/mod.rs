@@ -27,14 +27,14 @@ type Sock = Socket<TcpStream>;
 /// A round takes well under a second.
 const HUNG: Duration = Duration::from_secs(60);
 
-/// What rounds have done.
+/// Counts of several rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// Bytes received and compared.
     pub bytes: u64,
     /// Times that a peer was stopped.
     pub stops: u64,
-    /// What the ends counted.
+    /// The counters of the ends.
     pub counts: Counts,
 }
 
@@ -74,7 +74,7 @@ fn byte(seed: u64, direction: u64, at: u64) -> u8 {
 
 const EPOLLRDHUP: u32 = 0x2000;
 
-/// How the receivers of one round wait.
+/// The way in which the receivers of a round wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// In recv(2), poll(2) and not at all, by chance.
@@ -339,7 +339,7 @@ fn connection() -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-/// What both ends of a round agree on.
+/// The parameters of a round, equal at both ends.
 struct Plan {
     seed: u64,
     ring: usize,
@@ -432,10 +432,10 @@ pub(crate) fn round(seed: u64, bytes: u64) -> Outcome {
     Outcome { bytes: plan.lengths[0] + plan.lengths[1], stops: 0, counts: plan.run(&ends, &progress) }
 }
 
-/// What the peer's process is told.
+/// The variable that makes a process the peer.
 const PEER: &str = "FS_CARRIER_TORTURE_PEER";
 
-/// Is the peer of [`round_in_processes`], if the environment says so. The socket is standard input.
+/// Runs the peer of [`round_in_processes`], if the environment says so. The socket is standard input.
 pub(crate) fn be_peer() -> bool {
     let Ok(told) = std::env::var(PEER) else { return false };
     let words: Vec<&str> = told.split(' ').collect();
@@ -449,7 +449,7 @@ pub(crate) fn be_peer() -> bool {
     true
 }
 
-/// As [`round`], with one end in a process that is started with `arguments` and calls [`be_peer`]. It is stopped now and then.
+/// Like [`round`], with one end in a process that is started with `arguments` and calls [`be_peer`]. It is stopped now and then.
 pub(crate) fn round_in_processes(seed: u64, bytes: u64, arguments: &[&str]) -> Outcome {
     let plan = Plan::new(seed, bytes);
     let (a, b) = connection();

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What is measured, as operations per second.
+/// A measurement, in operations per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     Pair { connections: u32 },
@@ -87,7 +87,7 @@ pub(crate) fn bench(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the rates depend on.
+/// Properties of the machine on which the rates depend.
 #[derive(Debug)]
 struct Machine {
     cpus: usize,
@@ -117,7 +117,7 @@ impl Measured {
         spread(self.rounds.iter().map(|round| round[1]))
     }
 
-    /// Of each round's two.
+    /// Returns the lowest and the highest ratio of a round's two rates.
     fn ratio(&self) -> [f64; 2] {
         spread(self.rounds.iter().map(|[kernel, ring]| ring / kernel))
     }

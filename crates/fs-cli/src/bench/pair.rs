@@ -114,7 +114,7 @@ async fn all_trips(port: u16, connections: u32, from: Instant, to: Instant) -> a
     Ok(trips)
 }
 
-/// As [`trips`].
+/// Like [`trips`].
 async fn async_trips(port: u16, from: Instant, to: Instant) -> std::io::Result<u64> {
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
     stream.set_nodelay(true)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const REQUESTS_OF_ONE: u32 = 30_000;
 const REQUESTS_OF_MANY: u32 = 250_000;
 
-/// How long the server may take to listen.
+/// Maximum time until the server listens.
 const STARTING: Duration = Duration::from_secs(10);
 
 pub(super) fn is_installed() -> bool {

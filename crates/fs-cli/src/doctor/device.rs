@@ -1,7 +1,7 @@
 //! The device and its queues.
 
 use super::finding::Finding;
-use fs_xdp::NetDevice;
+use fs_xdp::{NetDevice, XdpMode};
 
 pub(super) fn look(named: Option<&str>) -> Vec<Finding> {
     let Some(name) = named.map(str::to_owned).or_else(default_device) else {
@@ -18,6 +18,7 @@ pub(super) fn look(named: Option<&str>) -> Vec<Finding> {
             [interface(&device), mtu(&device)]
                 .into_iter()
                 .chain(limits)
+                .chain(program(&device))
                 .chain(queues(&device))
                 .chain(bulk(&device))
                 .collect()
@@ -49,6 +50,22 @@ fn interface(device: &NetDevice) -> Finding {
     }
     let driver = if device.driver.is_empty() { "no driver name" } else { &device.driver };
     Finding::good("device", format!("{name} ({driver}) is up"))
+}
+
+/// Where the device runs an XDP program now.
+fn program(device: &NetDevice) -> Option<Finding> {
+    let (name, is_veth) = (&device.name, device.driver == "veth");
+    Some(match device.xdp_mode()? {
+        XdpMode::Generic if is_veth => {
+            Finding::good("xdp", format!("{name} runs a program in generic mode: packets of up to 64 KiB arrive whole"))
+        }
+        XdpMode::Generic => Finding::note(
+            "xdp",
+            format!("{name} runs a program in generic mode, in which the kernel copies each packet twice"),
+            "nothing if its driver has no XDP; otherwise XdpMode::Native, whose error says what prevents it",
+        ),
+        _ => Finding::good("xdp", format!("{name} runs a program in native mode")),
+    })
 }
 
 /// Native XDP without multi-buffer carries one page less head room (measured on veth).
@@ -106,7 +123,7 @@ fn bulk(device: &NetDevice) -> Vec<Finding> {
             format!(
                 "{name} has no TSO now, so segments are sent one by one: the other end has XDP in native mode, or TSO is off"
             ),
-            format!("--xdp generic at the other end, or ethtool -K {name} tso on"),
+            format!("XdpMode::Generic (xdp = \"generic\" of [wire]) at the other end, or ethtool -K {name} tso on"),
         ),
     };
     let receiving = is_veth.then(|| {
@@ -116,7 +133,8 @@ fn bulk(device: &NetDevice) -> Vec<Finding> {
                 "with several cores XDP is in native mode, and the other end of {name} loses TSO: its kernel sends a packet for \
                  each segment, and 1 MiB through a proxy costs 3 times the kernel's CPU"
             ),
-            "one core (which uses generic mode), --xdp generic, or the kernel's sockets for programs that move large bodies",
+            "one core (which uses generic mode), XdpMode::Generic (xdp = \"generic\" of [wire]), or the kernel's sockets for \
+             programs that move large bodies",
         )
     });
     [sending].into_iter().chain(receiving).collect()
@@ -150,10 +168,11 @@ mod tests {
             flags: 0,
             driver: driver.into(),
         };
+        assert!(program(&device("veth")).is_none(), "it runs no program");
         let said = |driver| bulk(&device(driver)).iter().map(|finding| format!("{finding:?}")).collect::<Vec<_>>();
         let card = said("ice");
         assert!(card.len() == 1 && card[0].contains("ethtool -K fsnone tso on"), "{card:?}");
         let veth = said("veth");
-        assert!(veth.len() == 2 && veth.iter().all(|one| one.contains("--xdp generic")), "{veth:?}");
+        assert!(veth.len() == 2 && veth.iter().all(|one| one.contains("XdpMode::Generic")), "{veth:?}");
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Finding {
     pub(super) what: &'static str,
     pub(super) grade: Grade,
     pub(super) says: String,
-    /// What the operator should do.
+    /// The action that the operator should take.
     pub(super) cure: Option<String>,
 }
 

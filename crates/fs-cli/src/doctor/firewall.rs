@@ -59,7 +59,7 @@ fn nft(ruleset: &str) -> usize {
     rules
 }
 
-/// As [`nft`].
+/// Like [`nft`].
 fn iptables(saved: &str) -> usize {
     const CHAINS: [&str; 4] = ["INPUT", "OUTPUT", "PREROUTING", "POSTROUTING"];
     let of = |line: &str, before: &str, after: &str| {

@@ -53,7 +53,7 @@ pub(super) fn all(folder: &Path) -> Vec<Cluster> {
     clusters
 }
 
-/// Whether `enable` has added a line.
+/// Returns true if `enable` has added a line.
 pub(super) fn is_ours(content: &str) -> bool {
     content.lines().any(|line| line.ends_with(MARK))
 }

@@ -1,4 +1,4 @@
-//! What a unit needs so that its processes load the library and reach the daemon.
+//! The drop-in with which a unit's processes load the library and reach the daemon.
 
 use super::unit::Unit;
 use crate::program::obstacle;
@@ -27,7 +27,7 @@ const CALLS: [&str; 13] = [
     "socket",
 ];
 
-/// Whether `enable` has written this.
+/// Returns true if `enable` has written this.
 pub(super) fn is_ours(content: &str) -> bool {
     content.starts_with(MARK)
 }

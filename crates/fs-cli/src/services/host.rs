@@ -1,7 +1,7 @@
 //! The host: its systemd, and its folders, which tests replace.
 
 use super::unit::Unit;
-use super::{Place, cluster};
+use super::{SettingsFile, cluster};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,7 +29,7 @@ impl Host {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Whether systemd runs (sd_booted(3)).
+    /// Returns true if systemd runs (sd_booted(3)).
     pub(crate) fn has_systemd(&self) -> bool {
         self.path("/run/systemd/system").is_dir()
     }
@@ -80,13 +80,13 @@ impl Host {
     }
 
     /// Returns where a unit is told to load the library.
-    pub(super) fn place(&self, id: &str) -> anyhow::Result<Place> {
+    pub(super) fn settings_file(&self, id: &str) -> anyhow::Result<SettingsFile> {
         match cluster::Cluster::of_unit(id) {
             Some(cluster) if cluster.file(&self.path(cluster::FOLDER)).is_file() => {
-                Ok(Place::Cluster(cluster.file(&self.path(cluster::FOLDER))))
+                Ok(SettingsFile::Cluster(cluster.file(&self.path(cluster::FOLDER))))
             }
             _ if id.contains('/') => bail!("`{id}` is not a unit's name"),
-            _ => Ok(Place::DropIn(self.path("/etc/systemd/system").join(format!("{id}.d")).join(DROP_IN))),
+            _ => Ok(SettingsFile::DropIn(self.path("/etc/systemd/system").join(format!("{id}.d")).join(DROP_IN))),
         }
     }
 

@@ -7,6 +7,7 @@ mod cluster;
 mod drop_in;
 mod host;
 mod processes;
+mod reach;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 pub(crate) use host::Host;
 pub(crate) use processes::{Process, all as all_processes, service_of};
+pub(crate) use reach::Reach;
 use unit::Unit;
 
 /// Looks at a service's processes after a restart, and the time between two.
@@ -29,7 +31,9 @@ const LOADING: Duration = Duration::from_millis(100);
 /// Options of `fastsock enable`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct EnableArgs {
-    /// Restart the services, and check that their processes have the library. If a service does not start, the change is taken back.
+    /// Restart the services, and check that their processes have the library and reach the daemon.
+    /// If a service does not start with the library, the change is taken back. If it does not reach
+    /// the daemon, the change stays, and the exit status is 1.
     #[arg(long)]
     now: bool,
     /// Services, as `systemctl` names them.
@@ -67,13 +71,15 @@ pub(crate) fn enable(args: EnableArgs) -> anyhow::Result<ExitCode> {
     let library = library.canonicalize().with_context(|| format!("cannot find {}", library.display()))?;
     let host = Host::this();
     host.must_have_systemd()?;
+    let mut works = true;
     for service in &args.services {
         for unit in host.units(service)? {
-            let said = host.enable(&unit, &library, args.now)?;
-            writeln!(std::io::stdout(), "{said}")?;
+            let done = host.enable(&unit, &library, args.now)?;
+            writeln!(std::io::stdout(), "{}", done.said)?;
+            works &= done.works;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub(crate) fn disable(args: DisableArgs) -> anyhow::Result<ExitCode> {
@@ -114,7 +120,7 @@ pub(crate) fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a service is, and what its processes are.
+/// The state of a service and of its processes.
 #[derive(Debug)]
 pub(crate) struct State {
     unit: String,
@@ -173,17 +179,26 @@ pub(crate) fn without_library(host: &Host) -> Vec<State> {
     states.filter(State::lacks_library).collect()
 }
 
+/// The result of [`Host::enable`].
+#[derive(Debug)]
+struct Enabled {
+    /// The changes, and the steps that are left to the operator.
+    said: String,
+    /// False if no connection of the service can get a ring.
+    works: bool,
+}
+
 impl Host {
-    /// As [`Host::enable_new`]. What the unit needs is what it needs without an earlier drop-in.
-    fn enable(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<String> {
-        let place = self.place(unit.id())?;
-        match (&place, place.read()?) {
-            (Place::DropIn(path), Some(before)) if drop_in::is_ours(&before) => {
+    /// Like [`Host::enable_new`]. The unit's needs are those without an earlier drop-in.
+    fn enable(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<Enabled> {
+        let settings = self.settings_file(unit.id())?;
+        match (&settings, settings.read()?) {
+            (SettingsFile::DropIn(path), Some(before)) if drop_in::is_ours(&before) => {
                 std::fs::remove_file(path).with_context(|| path.display().to_string())?;
                 self.reload()?;
                 let result = self.show(unit.id()).and_then(|unit| self.enable_new(&unit, library, now));
                 if result.is_err() {
-                    place.write(&before)?;
+                    settings.write(&before)?;
                     self.reload()?;
                 }
                 result
@@ -192,32 +207,33 @@ impl Host {
         }
     }
 
-    /// Makes the unit's processes load the library. Returns what is done, and what is left to do.
-    fn enable_new(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<String> {
+    /// Makes the unit's processes load the library.
+    fn enable_new(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<Enabled> {
         let id = unit.id();
         let service = id.trim_end_matches(".service");
-        let place = self.place(unit.id())?;
-        let content = match &place {
-            Place::DropIn(_) => drop_in::content(unit, library, &|file| self.environment_file(file))?,
-            Place::Cluster(file) => cluster::with(file, library)?,
+        let settings = self.settings_file(unit.id())?;
+        let content = match &settings {
+            SettingsFile::DropIn(_) => drop_in::content(unit, library, &|file| self.environment_file(file))?,
+            SettingsFile::Cluster(file) => cluster::with(file, library)?,
         };
-        let before = place.read()?;
-        place.write(&content)?;
-        let checked = self.reload().and_then(|()| match &place {
-            Place::DropIn(_) => self.show(id).and_then(|shown| shown.must_preload(library)),
-            Place::Cluster(_) => Ok(()),
+        let before = settings.read()?;
+        settings.write(&content)?;
+        let checked = self.reload().and_then(|()| match &settings {
+            SettingsFile::DropIn(_) => self.show(id).and_then(|shown| shown.must_preload(library)),
+            SettingsFile::Cluster(_) => Ok(()),
         });
         if let Err(error) = checked {
-            place.restore(before.as_deref())?;
+            settings.restore(before.as_deref())?;
             self.reload()?;
             return Err(error.context(format!("{service} stays as it was")));
         }
-        let path = place.path().display();
+        let path = settings.path().display();
         if !now {
-            return Ok(format!("{service}: {path} is written; `systemctl restart {service}` applies it"));
+            let said = format!("{service}: {path} is written; `systemctl restart {service}` applies it");
+            return Ok(Enabled { said, works: true });
         }
         if let Err(error) = self.restart(id).and_then(|()| self.must_have_library(id)) {
-            place.restore(before.as_deref())?;
+            settings.restore(before.as_deref())?;
             self.reload()?;
             let restarted = self.restart(id);
             let error = error.context(format!("{service} is as it was before: the change is taken back"));
@@ -226,24 +242,31 @@ impl Host {
                 Err(again) => error.context(format!("{service} does not start without it either: {again:#}")),
             });
         }
-        Ok(format!("{service}: {path} is written, and its processes have the library"))
+        let said = format!("{service}: {path} is written, and its processes have the library");
+        Ok(match self.obstacle(id)? {
+            None => Enabled { said, works: true },
+            Some(obstacle) => Enabled {
+                said: format!("{said}, but none of its connections can get a ring: {obstacle}"),
+                works: false,
+            },
+        })
     }
 
     /// Takes back what [`Host::enable`] has written.
     fn disable(&self, id: &str, now: bool) -> anyhow::Result<String> {
         let service = id.trim_end_matches(".service");
-        let place = self.place(id)?;
-        match (&place, place.read()?) {
-            (Place::DropIn(path), Some(content)) if drop_in::is_ours(&content) => {
+        let settings = self.settings_file(id)?;
+        match (&settings, settings.read()?) {
+            (SettingsFile::DropIn(path), Some(content)) if drop_in::is_ours(&content) => {
                 std::fs::remove_file(path).with_context(|| path.display().to_string())?;
                 // Others' drop-ins may be in it.
                 let _kept = path.parent().map(std::fs::remove_dir);
             }
-            (Place::DropIn(path), Some(_)) => {
+            (SettingsFile::DropIn(path), Some(_)) => {
                 bail!("{} was not written by `fastsock enable`: remove it yourself", path.display())
             }
-            (Place::Cluster(path), Some(content)) if cluster::is_ours(&content) => {
-                place.write(&cluster::without(&content)).with_context(|| path.display().to_string())?;
+            (SettingsFile::Cluster(path), Some(content)) if cluster::is_ours(&content) => {
+                settings.write(&cluster::without(&content)).with_context(|| path.display().to_string())?;
             }
             _ => return Ok(format!("{service} is not enabled")),
         }
@@ -261,7 +284,7 @@ impl Host {
     /// Returns whether a unit is enabled, and how many of its processes have the library.
     fn state(&self, id: &str) -> anyhow::Result<State> {
         let unit = self.show(id)?;
-        let content = self.place(id)?.read()?.unwrap_or_default();
+        let content = self.settings_file(id)?.read()?.unwrap_or_default();
         let processes = self.processes_of(unit.control_group());
         Ok(State {
             unit: id.to_owned(),
@@ -270,6 +293,21 @@ impl Host {
             processes: processes.len(),
             with_library: processes.iter().filter(|process| process.has_library).count(),
         })
+    }
+
+    /// Returns why no connection of a unit can get a ring. `None`: at least one of its processes
+    /// reaches a daemon, or has to be waited for.
+    fn obstacle(&self, id: &str) -> anyhow::Result<Option<String>> {
+        let processes = self.processes_of(self.show(id)?.control_group());
+        let reaches = processes
+            .iter()
+            .filter(|process| process.has_library)
+            .map(|process| Reach::of(&self.path("/proc"), process.pid));
+        let obstacles: Vec<Option<String>> = reaches.map(|reach| reach.obstacle()).collect();
+        if obstacles.iter().any(Option::is_none) {
+            return Ok(None);
+        }
+        Ok(obstacles.into_iter().flatten().next())
     }
 
     /// Fails if the unit runs and none of its processes has the library.
@@ -294,19 +332,19 @@ impl Host {
     }
 }
 
-/// Where a service is told to load the library.
+/// The file that makes a service load the library.
 #[derive(Debug)]
-enum Place {
+enum SettingsFile {
     /// A drop-in of the unit.
     DropIn(PathBuf),
     /// The file `environment` of a PostgreSQL cluster: Debian's pg_ctlcluster gives the server no other variables.
     Cluster(PathBuf),
 }
 
-impl Place {
+impl SettingsFile {
     fn path(&self) -> &std::path::Path {
         match self {
-            Place::DropIn(path) | Place::Cluster(path) => path,
+            SettingsFile::DropIn(path) | SettingsFile::Cluster(path) => path,
         }
     }
 

@@ -12,7 +12,7 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     /// The name that it gives itself.
     pub(crate) name: String,
-    /// It has loaded the library. False too if this user may not see that.
+    /// True if the process has loaded the library. False also if this user may not see that.
     pub(crate) has_library: bool,
 }
 

@@ -48,12 +48,18 @@ impl Root {
         std::fs::write(folder.join("comm"), "some\n").unwrap();
         std::fs::write(folder.join("maps"), maps).unwrap();
         std::fs::write(folder.join("cgroup"), format!("0::/system.slice/{unit}\n")).unwrap();
+        let control = self.path("control.sock");
+        std::fs::write(folder.join("environ"), format!("A=1\0FASTSOCK_CONTROL={}\0", control.display())).unwrap();
+        let _again = std::os::unix::fs::symlink("/", folder.join("root"));
     }
 
     fn enable(&self, service: &str, now: bool) -> anyhow::Result<String> {
+        Ok(self.enabled(service, now)?.iter().map(|done| done.said.as_str()).collect::<Vec<_>>().join("\n"))
+    }
+
+    fn enabled(&self, service: &str, now: bool) -> anyhow::Result<Vec<Enabled>> {
         let units = self.host.units(service)?;
-        let said = units.iter().map(|unit| self.host.enable(unit, Path::new(LIBRARY), now));
-        Ok(said.collect::<anyhow::Result<Vec<_>>>()?.join("\n"))
+        units.iter().map(|unit| self.host.enable(unit, Path::new(LIBRARY), now)).collect()
     }
 
     fn drop_in(&self, unit: &str) -> Option<String> {
@@ -181,6 +187,33 @@ fn change_is_taken_back_if_the_service_fails() {
     root.process(40, "some.service", "00-01 r--p 0 0:0 1 /usr/lib/fastsock/libfastsock.so\n");
     let said = root.enable("some", true).unwrap();
     assert!(said.contains("its processes have the library"), "{said}");
+}
+
+/// A process that has the library and does not reach the daemon carries nothing.
+#[test]
+fn service_that_does_not_reach_the_daemon_is_named() {
+    let root = Root::new("reach");
+    root.unit("some.service", "");
+    root.process(40, "some.service", "00-01 r--p 0 0:0 1 /usr/lib/fastsock/libfastsock.so\n");
+    let said = |expected: &str| {
+        let done = root.enabled("some", true).unwrap().remove(0);
+        assert!(!done.works && done.said.contains(expected), "{done:?}");
+    };
+    said("none of its connections can get a ring: no daemon answers at ");
+    let control = root.path("control.sock");
+    let daemon = fs_pairs::Service::bind(&control).unwrap();
+    let done = root.enabled("some", true).unwrap().remove(0);
+    assert!(done.works && done.said.ends_with("and its processes have the library"), "{done:?}");
+    // A root folder in which the socket is not.
+    let link = root.path("proc/40/root");
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(root.path("units"), &link).unwrap();
+    said("/units, in which ");
+    // A second process reaches the daemon.
+    root.process(41, "some.service", "00-01 r--p 0 0:0 1 /usr/lib/fastsock/libfastsock.so\n");
+    assert!(root.enabled("some", true).unwrap()[0].works);
+    drop(daemon);
+    said("no daemon answers at ");
 }
 
 /// A later drop-in, or a wrong one, has the last word, and systemd says so.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Unit(Vec<(String, String)>);
 
 impl Unit {
-    /// Those that a unit is asked for.
+    /// Properties that `systemctl show` is asked for.
     pub(super) const PROPERTIES: [&str; 18] = [
         "Id",
         "LoadState",

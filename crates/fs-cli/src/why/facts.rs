@@ -1,24 +1,23 @@
-//! What the daemon and /proc know about a service's connections.
+//! Facts about a service's connections, from the daemon and /proc.
 
 use super::table::{self, Entry};
 use crate::control::ControlArgs;
 use crate::program::{Obstacle, obstacle};
-use crate::services::{Host, Process, all_processes, service_of};
+use crate::services::{Host, Process, Reach, all_processes, service_of};
 use fs_pairs::listing::{Row, list};
-use fs_pairs::{CONTROL_VARIABLE, Reason, SYSTEM_CONTROL};
-use std::os::unix::ffi::OsStrExt;
+use fs_pairs::{Reason, SYSTEM_CONTROL};
 use std::path::{Path, PathBuf};
 
 /// See the fields.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// Those that listen at the port, or the one that was named.
+    /// The processes that listen at the port, or the process that was named.
     pub(super) processes: Vec<Process>,
     /// This user may see what they have loaded.
     pub(super) is_readable: bool,
     /// Why the program cannot load the library.
     pub(super) obstacle: Option<(PathBuf, Obstacle)>,
-    /// Their service, and whether it is enabled.
+    /// Name of the processes' service; true if it is enabled.
     pub(super) service: Option<(String, bool)>,
     /// The daemon's control socket.
     pub(super) daemon: PathBuf,
@@ -26,15 +25,15 @@ pub(super) struct Facts {
     pub(super) has_daemon: bool,
     /// The control socket that the processes use, if it is not the daemon's.
     pub(super) other_daemon: Option<PathBuf>,
-    /// A root folder of their own without the control socket.
-    pub(super) hidden_in: Option<PathBuf>,
+    /// Why the library does not reach the daemon.
+    pub(super) unreachable: Option<String>,
     /// Established connections.
     pub(super) open: usize,
-    /// Those with a ring.
+    /// Number of connections with a ring.
     pub(super) with_ring: usize,
     pub(super) ring_bytes: u64,
     pub(super) kernel_bytes: u64,
-    /// Those whose ring is not used any more.
+    /// Number of connections whose ring is not used any more.
     pub(super) pinned: usize,
     /// The reason of the last offer that was refused.
     pub(super) refused: Option<Reason>,
@@ -98,11 +97,9 @@ impl Facts {
                 let is_enabled = Host::this().enabled().contains(&unit);
                 (unit.trim_end_matches(".service").to_owned(), is_enabled)
             });
-            let used = daemon_of(&folder);
-            let root = std::fs::read_link(folder.join("root")).unwrap_or_else(|_| "/".into());
-            let is_seen = folder.join("root").join(used.strip_prefix("/").unwrap_or(&used)).exists();
-            facts.hidden_in = (root != Path::new("/") && !is_seen).then_some(root);
-            facts.other_daemon = (used != facts.daemon && facts.hidden_in.is_none()).then_some(used);
+            let reach = Reach::of(proc, process.pid);
+            facts.other_daemon = (reach.control != facts.daemon).then(|| reach.control.clone());
+            facts.unreachable = if facts.other_daemon.is_none() { reach.obstacle() } else { None };
         }
         facts
     }
@@ -154,7 +151,8 @@ fn sockets_of(process: &Path) -> Vec<u64> {
     files.filter_map(inode).collect()
 }
 
-/// Whether a process is a daemon. It has duplicates of sockets whose other ends it looks for.
+/// Returns true if a process is a daemon. It has duplicates of sockets whose other ends it looks
+/// for.
 fn is_daemon(process: &Path) -> bool {
     let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0);
@@ -171,16 +169,6 @@ fn owners(proc: &Path, inodes: &[u64]) -> Vec<u32> {
     pids.sort_unstable();
     pids.retain(|pid| sockets_of(&proc.join(pid.to_string())).iter().any(|inode| inodes.contains(inode)));
     pids
-}
-
-/// Returns the control socket that a process's library uses, by the environment that the process was started with.
-fn daemon_of(process: &Path) -> PathBuf {
-    let environment = std::fs::read(process.join("environ")).unwrap_or_default();
-    let value = environment.split(|byte| *byte == 0).find_map(|one| {
-        let value = one.strip_prefix(CONTROL_VARIABLE.as_bytes())?.strip_prefix(b"=")?;
-        (!value.is_empty()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(value)))
-    });
-    value.unwrap_or_else(|| SYSTEM_CONTROL.into())
 }
 
 #[cfg(test)]

@@ -76,9 +76,8 @@ fn sentence(facts: &Facts) -> String {
         let other = other.display();
         return format!("{name} is not accelerated: it looks for its daemon at {other}, where this command finds none");
     }
-    if let Some(root) = &facts.hidden_in {
-        let (root, daemon) = (root.display(), facts.daemon.display());
-        return format!("{name} is not accelerated: its root folder is {root}, in which {daemon} cannot be found");
+    if let Some(obstacle) = &facts.unreachable {
+        return format!("{name} is not accelerated: {obstacle}");
     }
     if facts.open == 0 {
         return format!("{name} has the library and no open connection");
@@ -141,7 +140,7 @@ fn connections(count: usize) -> String {
     format!("{count} connection{}", if count == 1 { "" } else { "s" })
 }
 
-/// What to know about a reason.
+/// Returns the cause or the cure of a refusal.
 fn cause(reason: Reason) -> &'static str {
     match reason {
         Reason::NoPeer => {
@@ -201,7 +200,10 @@ mod tests {
                 Facts { other_daemon: Some("/x/control.sock".into()), ..ready() },
                 "looks for its daemon at /x/control.sock",
             ),
-            (Facts { hidden_in: Some("/var/empty".into()), ..ready() }, "its root folder is /var/empty"),
+            (
+                Facts { unreachable: Some("its root folder is /var/empty".into()), ..ready() },
+                "not accelerated: its root",
+            ),
             (Facts { open: 0, ..ready() }, "no open connection"),
             (Facts { peers: vec![], ..ready() }, "on other hosts"),
             (Facts { peers: vec![process("nc", 9, false)], ..ready() }, "the other end, nc (process 9)"),

@@ -25,7 +25,7 @@ impl Entry {
         self.state == ESTABLISHED
     }
 
-    /// Whether the other is the connection's other end.
+    /// Returns true if the other is the connection's other end.
     pub(super) fn mirrors(&self, other: &Entry) -> bool {
         self.local == other.peer && self.peer == other.local && self.inode != other.inode
     }

@@ -1,59 +1,55 @@
-//! Sockets shaped like tokio's, on the stack of the core that the calling task runs on.
+//! Sockets with the methods of `tokio::net` that are `Send` and `Sync`, for axum, tonic,
+//! hyper-util, quinn and `tokio::spawn`.
 //!
-//! [`TcpListener`], [`TcpStream`], [`TcpSocket`] and [`UdpSocket`] have the methods of their
-//! `tokio::net` namesakes, implement `AsyncRead` and `AsyncWrite`, and return the errors (kind and
-//! OS code) that the Linux kernel would return. Differences:
+//! A connection of [`local`](crate::local) never leaves its core, so its data path has no locks, and
+//! it is not `Send`. Here a task on the core serves the connection, and your handle reaches it through
+//! a queue of 64 KiB per direction. docs/SEND.md has the costs and an example for each framework.
 //!
-//! - They belong to their core and are not `Send`. Spawn tasks with `tokio::task::spawn_local`. The
-//!   types of [`send`](crate::send) are `Send`, for frameworks that need it.
-//! - In a child of fork(2), calls on its copies fail with `EBADF`, and the parent's connections
-//!   continue. A child that executes another program is fine.
-//! - The kernel carries connections that do not use a device of the runtime (this host's own
-//!   addresses, 127.0.0.1, other devices), behind the same type. [`TcpStream::carrier`] returns
-//!   which one carries it. In standalone addressing such a connect is refused, and the error says
-//!   why.
-//! - On a thread that is not a core of a `fs_rt::Runtime`, they return an error.
-//! - Several cores may listen at one address; each accepts the connections that its queue receives.
-//! - [`TcpStream::recv_borrowed`] and [`TcpStream::send_buffer`] move data without a copy.
+//! A socket uses this runtime:
+//!
+//! - the one that the call names: [`TcpStream::connect_on`], [`TcpListener::bind_on`],
+//!   [`UdpSocket::bind_on`];
+//! - otherwise, on a core, the runtime of the core;
+//! - otherwise the one that [`Background::start`] or [`use_runtime`] got last.
 //!
 //! ```no_run
-//! use fs_compat::TcpListener;
-//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! use fs_compat::net::{Background, TcpListener};
+//! use tokio::io::AsyncWriteExt;
 //!
-//! let rt = fs_rt::Runtime::builder().device("veth0").cores([0, 1]).build()?;
-//! rt.run(|_core| async move {
-//!     let listener = TcpListener::bind("0.0.0.0:7").await?;
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let _stack = Background::start(fs_rt::Runtime::builder().device("eth0").cores([0]).build()?)?;
+//!     let listener = TcpListener::bind("0.0.0.0:7777").await?;
 //!     loop {
 //!         let (mut stream, _peer) = listener.accept().await?;
-//!         tokio::task::spawn_local(async move {
-//!             let (mut reader, mut writer) = stream.split();
-//!             tokio::io::copy(&mut reader, &mut writer).await
-//!         });
+//!         tokio::spawn(async move { stream.write_all(b"hello").await });
 //!     }
-//!     # #[allow(unreachable_code)]
-//!     Ok::<(), std::io::Error>(())
-//! })?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! }
 //! ```
 
-pub(crate) mod attempts;
-mod core_stream;
-mod kernel_listener;
-mod kernel_options;
-mod kernel_stream;
-mod kernel_unsafe;
+mod background;
+mod bytes_unsafe;
+mod cores;
+mod doorbell;
+#[cfg(any(feature = "axum", feature = "hyper-util", feature = "quinn", feature = "tonic"))]
+mod frameworks;
+mod link;
 mod split;
+mod task;
 mod tcp_listener;
-mod tcp_options;
-mod tcp_socket;
-pub(crate) mod tcp_stream;
+mod tcp_stream;
 mod udp_groups;
-mod udp_kernel;
-pub(crate) mod udp_socket;
+mod udp_socket;
+mod udp_task;
 
+pub use background::{Background, use_runtime};
+#[cfg(feature = "axum")]
+pub use frameworks::PeerAddr;
+#[cfg(feature = "tonic")]
+pub use frameworks::TcpIncoming;
+#[cfg(feature = "hyper-util")]
+pub use frameworks::{Connecting, Connector};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use tcp_listener::TcpListener;
-pub use tcp_socket::TcpSocket;
 pub use tcp_stream::TcpStream;
-pub use tokio::net::ToSocketAddrs;
 pub use udp_socket::UdpSocket;

@@ -1,18 +1,17 @@
 //! The halves of a [`TcpStream`].
 
-use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
-use crate::net::tcp_stream::TcpStream;
+use super::tcp_stream::TcpStream;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 /// The reading half of [`TcpStream::split`].
 ///
 /// ```no_run
-/// # async fn on_a_core(mut stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn with_a_runtime(mut stream: fs_compat::net::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, mut writer) = stream.split();
 /// tokio::io::copy(&mut reader, &mut writer).await?;
 /// # Ok(()) }
@@ -25,10 +24,9 @@ pub struct ReadHalf<'a>(&'a TcpStream);
 /// ```no_run
 /// use tokio::io::AsyncWriteExt;
 ///
-/// # async fn on_a_core(mut stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn with_a_runtime(mut stream: fs_compat::net::TcpStream) -> std::io::Result<()> {
 /// let (_reader, mut writer) = stream.split();
 /// writer.write_all(b"the last word").await?;
-/// // Sends FIN. The peer reads to the end, and can still send.
 /// writer.shutdown().await?;
 /// # Ok(()) }
 /// ```
@@ -40,21 +38,21 @@ pub struct WriteHalf<'a>(&'a TcpStream);
 /// ```no_run
 /// use tokio::io::AsyncWriteExt;
 ///
-/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn with_a_runtime(stream: fs_compat::net::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, mut writer) = stream.into_split();
-/// tokio::task::spawn_local(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
+/// tokio::spawn(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
 /// writer.write_all(b"hello").await?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct OwnedReadHalf(Rc<TcpStream>);
+pub struct OwnedReadHalf(Arc<TcpStream>);
 
 /// The writing half of [`TcpStream::into_split`]. Dropping it sends FIN.
 ///
 /// ```no_run
 /// use tokio::io::AsyncReadExt;
 ///
-/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn with_a_runtime(stream: fs_compat::net::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, writer) = stream.into_split();
 /// drop(writer);
 /// let mut rest = Vec::new();
@@ -63,7 +61,7 @@ pub struct OwnedReadHalf(Rc<TcpStream>);
 /// ```
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
-    stream: Rc<TcpStream>,
+    stream: Arc<TcpStream>,
     shutdown_on_drop: bool,
 }
 
@@ -87,7 +85,7 @@ impl TcpStream {
 
     /// Splits into two halves that share the connection. Dropping the write half sends FIN.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        let stream = Rc::new(self);
+        let stream = Arc::new(self);
         (OwnedReadHalf(stream.clone()), OwnedWriteHalf { stream, shutdown_on_drop: true })
     }
 }
@@ -95,15 +93,12 @@ impl TcpStream {
 impl OwnedReadHalf {
     /// Joins the two halves of one connection again.
     pub fn reunite(self, other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
-        if !Rc::ptr_eq(&self.0, &other.stream) {
+        if !Arc::ptr_eq(&self.0, &other.stream) {
             return Err(ReuniteError(self, other));
         }
         other.forget();
-        match Rc::try_unwrap(self.0) {
-            Ok(stream) => Ok(stream),
-            // Only the two halves ever own it.
-            Err(_) => unreachable!("a third owner of a split connection"),
-        }
+        // Only the two halves ever own it.
+        Ok(Arc::into_inner(self.0).expect("a split connection has two owners"))
     }
 }
 
@@ -123,35 +118,14 @@ impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shutdown_on_drop {
             // An error means that the connection is over already.
-            let _ = self.stream.shutdown_now(std::net::Shutdown::Write);
+            let _ = self.stream.shut();
         }
     }
 }
 
-macro_rules! both_halves {
-    ($half:ty, $self:ident => $stream:expr) => {
-        impl $half {
-            /// Returns the local address.
-            pub fn local_addr(&$self) -> io::Result<SocketAddr> {
-                $stream.local_addr()
-            }
-
-            /// Returns the peer's address.
-            pub fn peer_addr(&$self) -> io::Result<SocketAddr> {
-                $stream.peer_addr()
-            }
-
-            /// See [`TcpStream::ready`].
-            pub async fn ready(&$self, interest: Interest) -> io::Result<Ready> {
-                $stream.ready(interest).await
-            }
-        }
-    };
-}
-
-macro_rules! read_half {
-    ($half:ty, $self:ident => $stream:expr) => {
-        both_halves!($half, $self => $stream);
+macro_rules! half {
+    (read $half:ty, $self:ident => $stream:expr) => {
+        half!($half, $self => $stream);
 
         impl $half {
             /// See [`TcpStream::readable`].
@@ -168,33 +142,16 @@ macro_rules! read_half {
             pub async fn peek(&mut $self, buf: &mut [u8]) -> io::Result<usize> {
                 $stream.peek(buf).await
             }
-
-            /// See [`TcpStream::poll_peek`].
-            pub fn poll_peek(&mut $self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
-                $stream.poll_peek(cx, buf)
-            }
-
-            /// See [`TcpStream::recv_borrowed`].
-            pub async fn recv_borrowed(&$self) -> io::Result<BorrowedBytes> {
-                $stream.recv_borrowed().await
-            }
         }
 
         impl AsyncRead for $half {
-            fn poll_read(
-                $self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buf: &mut ReadBuf<'_>,
-            ) -> Poll<io::Result<()>> {
+            fn poll_read($self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
                 $stream.poll_recv(cx, buf)
             }
         }
     };
-}
-
-macro_rules! write_half {
-    ($half:ty, $self:ident => $stream:expr, shut $shut:ident => $after:expr) => {
-        both_halves!($half, $self => $stream);
+    (write $half:ty, $self:ident => $stream:expr) => {
+        half!($half, $self => $stream);
 
         impl $half {
             /// See [`TcpStream::writable`].
@@ -210,16 +167,6 @@ macro_rules! write_half {
             /// See [`TcpStream::try_write_vectored`].
             pub fn try_write_vectored(&$self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
                 $stream.try_write_vectored(bufs)
-            }
-
-            /// See [`TcpStream::alloc_send_buffer`].
-            pub fn alloc_send_buffer(&$self) -> io::Result<SendBuffer> {
-                $stream.alloc_send_buffer()
-            }
-
-            /// See [`TcpStream::send_buffer`].
-            pub async fn send_buffer(&$self, buffer: SendBuffer) -> io::Result<()> {
-                $stream.send_buffer(buffer).await
             }
         }
 
@@ -244,36 +191,35 @@ macro_rules! write_half {
                 Poll::Ready(Ok(()))
             }
 
-            #[allow(unused_mut)]
-            fn poll_shutdown(mut $shut: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                $after
+            fn poll_shutdown($self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready($stream.shut())
+            }
+        }
+    };
+    ($half:ty, $self:ident => $stream:expr) => {
+        impl $half {
+            /// Returns the local address.
+            pub fn local_addr(&$self) -> io::Result<SocketAddr> {
+                $stream.local_addr()
+            }
+
+            /// Returns the peer's address.
+            pub fn peer_addr(&$self) -> io::Result<SocketAddr> {
+                $stream.peer_addr()
+            }
+
+            /// See [`TcpStream::ready`].
+            pub async fn ready(&$self, interest: Interest) -> io::Result<Ready> {
+                $stream.ready(interest).await
             }
         }
     };
 }
 
-read_half!(ReadHalf<'_>, self => self.0);
-read_half!(OwnedReadHalf, self => self.0);
-write_half!(WriteHalf<'_>, self => self.0, shut self => Poll::Ready(self.0.shutdown_now(std::net::Shutdown::Write)));
-write_half!(OwnedWriteHalf, self => self.stream, shut self => {
-    let answer = self.stream.shutdown_now(std::net::Shutdown::Write);
-    if answer.is_ok() {
-        self.shutdown_on_drop = false;
-    }
-    Poll::Ready(answer)
-});
-
-impl AsRef<TcpStream> for ReadHalf<'_> {
-    fn as_ref(&self) -> &TcpStream {
-        self.0
-    }
-}
-
-impl AsRef<TcpStream> for WriteHalf<'_> {
-    fn as_ref(&self) -> &TcpStream {
-        self.0
-    }
-}
+half!(read ReadHalf<'_>, self => self.0);
+half!(read OwnedReadHalf, self => self.0);
+half!(write WriteHalf<'_>, self => self.0);
+half!(write OwnedWriteHalf, self => self.stream);
 
 impl AsRef<TcpStream> for OwnedReadHalf {
     fn as_ref(&self) -> &TcpStream {

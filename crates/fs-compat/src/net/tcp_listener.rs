@@ -1,159 +1,219 @@
 //! [`TcpListener`].
 
-use crate::error::IntoIo;
-use crate::net::attempts::each_addr;
-use crate::net::kernel_listener::KernelListener;
-use crate::net::kernel_stream::{KernelStream, canonical};
-use crate::net::tcp_stream::TcpStream;
-use crate::on_core_unsafe::OnItsCore;
-use fs_core::{Listen, ListenerId, TcpOptions};
-use fs_rt::{CoreRef, CoreStack, Interest, PortLease, shut_down};
-use std::cell::Cell;
-use std::future::poll_fn;
+use super::link::{Waiting, lock};
+use super::tcp_stream::TcpStream;
+use super::{cores, task};
+use crate::local;
+use crate::local::attempts::each_addr;
+use crate::local::tcp_stream::ttl_in_range;
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::net::ToSocketAddrs;
+use tokio::sync::{Semaphore, watch};
 
-/// The backlog that std and tokio pass to `listen(2)`.
-const BACKLOG: u32 = 1024;
+/// Connections that wait here to be accepted. As many more wait in each core's own queue; beyond
+/// that, SYNs are dropped.
+const BACKLOG: usize = 1024;
 
-/// One accept in this many asks the kernel first. The others ask it only if the core has no
-/// connection. Lower: a busy listener makes more useless system calls. Higher: local clients wait
-/// longer behind clients of the wire.
-const KERNEL_FIRST: u8 = 16;
+/// Pause after an error of the kernel's accept that a later accept may not meet. Too low: a core
+/// without free descriptors does little else. Too high: clients wait longer after descriptors are
+/// free again.
+const PAUSE: Duration = Duration::from_millis(10);
 
-/// A listener of one core; see `tokio::net::TcpListener`.
+/// A TCP listener for any thread, on all cores of a runtime; see `tokio::net::TcpListener`.
+/// Connections stay on the core where their packets arrive.
 ///
-/// It accepts connections that arrive at this core through the runtime's devices. It also accepts
-/// connections that reach the host in another way (from the host itself, or through other devices);
-/// the first core that asks gets each of these.
-///
-/// Other cores may listen at the same address. Connections that wait here when it is dropped go to
-/// them.
+/// Dropping it closes it and resets connections that are not accepted yet.
 ///
 /// ```no_run
-/// use fs_compat::TcpListener;
+/// use fs_compat::net::TcpListener;
 /// use tokio::io::AsyncWriteExt;
 ///
-/// # async fn on_a_core() -> std::io::Result<()> {
+/// # async fn with_a_runtime() -> std::io::Result<()> {
 /// let listener = TcpListener::bind("0.0.0.0:7777").await?;
 /// loop {
-///     let (mut stream, peer) = listener.accept().await?;
-///     tokio::task::spawn_local(async move { stream.write_all(format!("you are {peer}\n").as_bytes()).await });
+///     let (mut stream, _peer) = listener.accept().await?;
+///     tokio::spawn(async move { stream.write_all(b"hello").await });
 /// }
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct TcpListener {
-    _stays: OnItsCore<TcpListener>,
-    pub(super) core: CoreRef,
-    id: ListenerId,
-    lease: PortLease,
-    /// Connections that do not come through the runtime's devices.
-    pub(super) kernel: Option<KernelListener>,
-    /// Counts accepts: see [`KERNEL_FIRST`].
-    turn: Cell<u8>,
-    /// Options of connections that arrive.
-    pub(super) options: Box<Cell<TcpOptions>>,
+    queue: Arc<Queue>,
+    local: SocketAddr,
+    /// The cores' listeners end when this is dropped.
+    _open: watch::Sender<()>,
+}
+
+struct Queue {
+    accepted: Mutex<VecDeque<(TcpStream, SocketAddr)>>,
+    /// Free places in `accepted`.
+    room: Semaphore,
+    waiting: Waiting,
+    /// The number of cores that listen.
+    cores: AtomicUsize,
+    /// 0: the runtime's default.
+    ttl: AtomicU8,
+}
+
+impl std::fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TcpListener({})", self.local)
+    }
+}
+
+/// A core that listens. Dropping it counts the core out.
+struct Listening(Arc<Queue>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if self.0.cores.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.waiting.wake();
+        }
+    }
+}
+
+impl Queue {
+    /// Runs on a core until the listener is dropped or the runtime shuts down.
+    async fn fill(self: Arc<Self>, listener: local::TcpListener, mut open: watch::Receiver<()>) {
+        let listening = Listening(self);
+        let queue = &listening.0;
+        loop {
+            let next = async {
+                let room = queue.room.acquire().await.map_err(io::Error::other)?;
+                let (stream, peer) = listener.accept().await?;
+                room.forget();
+                io::Result::Ok((stream, peer))
+            };
+            let accepted = tokio::select! {
+                accepted = next => accepted,
+                // Nothing is ever sent. It completes when the listener is dropped.
+                _ = open.changed() => return,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(over) if over.kind() == io::ErrorKind::InvalidInput => return,
+                // An error of the kernel's accept: a connection died in its queue, or no descriptor
+                // is free.
+                Err(_) => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let ttl = queue.ttl.load(Ordering::Relaxed);
+            if ttl != 0 {
+                // An error means that the connection is over already, and the handle will report it
+                // too.
+                let _ = stream.set_ttl(ttl.into());
+            }
+            match task::serve(stream) {
+                Ok((link, task)) => {
+                    tokio::task::spawn_local(task);
+                    lock(&queue.accepted).push_back((TcpStream::new(link), peer));
+                    queue.waiting.wake();
+                }
+                // Reset before it was served.
+                Err(_) => queue.room.add_permits(1),
+            }
+        }
+    }
+
+    fn take(&self) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+        // Checked before the queue, so that the queue then contains all connections that arrived
+        // before the end.
+        let over = self.cores.load(Ordering::Acquire) == 0;
+        match lock(&self.accepted).pop_front() {
+            Some(accepted) => {
+                self.room.add_permits(1);
+                Some(Ok(accepted))
+            }
+            None => over.then(|| Err(fs_rt::shut_down())),
+        }
+    }
 }
 
 impl TcpListener {
-    /// Binds the first address that is available and listens there. Like tokio's, it can bind a
-    /// port that only connections in TIME-WAIT use.
+    /// Listens at the first address that is available, on every core of the runtime that [`super`]
+    /// describes. Like tokio's, it can bind a port that only connections in TIME-WAIT use.
+    ///
+    /// # Errors
+    /// The errors of [`local::TcpListener::bind`]; `NotConnected` if there is no runtime, or it has ended.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<TcpListener> {
+        TcpListener::bind_on(&super::background::runtime()?, addr).await
+    }
+
+    /// Like [`TcpListener::bind`], on every core of `runtime`. Waits for a runtime that is not
+    /// running yet.
+    pub async fn bind_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpListener> {
         each_addr(addr, async |at| {
-            TcpListener::listen(Listen {
-                at,
-                backlog: BACKLOG,
-                v6_only: false,
-                fast_open: 0,
-                options: TcpOptions::default(),
-            })
+            let queue = Arc::new(Queue {
+                accepted: Mutex::default(),
+                room: Semaphore::new(BACKLOG),
+                waiting: Waiting::default(),
+                cores: AtomicUsize::new(runtime.cores()),
+                ttl: AtomicU8::new(0),
+            });
+            let (open, is_open) = watch::channel(());
+            let mut local = at;
+            for core in 0..runtime.cores() {
+                let (queue, is_open) = (queue.clone(), is_open.clone());
+                // The first core chooses the port if `addr` has none.
+                local = cores::ask(runtime, core, move |answer| async move {
+                    let listener = match local::TcpListener::bind(local).await {
+                        Ok(listener) => listener,
+                        Err(error) => return drop(answer.send(Err(error))),
+                    };
+                    if answer.send(listener.local_addr()).is_ok() {
+                        queue.fill(listener, is_open).await;
+                    }
+                })
+                .await??;
+            }
+            Ok(TcpListener { queue, local, _open: open })
         })
         .await
     }
 
-    pub(crate) fn listen(listen: Listen) -> io::Result<TcpListener> {
-        let core = CoreRef::require()?;
-        let options = Box::new(Cell::new(listen.options));
-        let (id, lease) = core.listen(listen)?.io()?;
-        // From here on an error closes it.
-        let (turn, kernel) = (Cell::new(0), None);
-        let mut listener = TcpListener { _stays: OnItsCore::HERE, core, id, lease, kernel, turn, options };
-        listener.kernel = KernelListener::of(&listener.core, &listener.lease, &listen)?;
-        Ok(listener)
-    }
-
-    /// Waits for the next connection and returns it with its peer. Fails with `InvalidInput` once
-    /// the runtime shuts down.
+    /// Waits for the next connection and returns it with its peer. The only error is
+    /// `InvalidInput`, after the runtime has shut down.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        poll_fn(|cx| self.poll_accept(cx)).await
+        self.queue.waiting.until(|| self.queue.take()).await
     }
 
-    /// Polls for a connection, as [`TcpListener::accept`] does.
+    /// Like [`TcpListener::accept`]. Only the last task that polled is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        if self.core.is_shutting_down() && !self.core.is_listening(self.id) {
-            return Poll::Ready(Err(shut_down()));
-        }
-        let turn = self.turn.get();
-        self.turn.set((turn + 1) % KERNEL_FIRST);
-        if turn == 0
-            && let Poll::Ready(accepted) = self.poll_kernel(cx)
-        {
-            return Poll::Ready(accepted);
-        }
-        let accepted = self.core.poll_op(cx, Interest::Accept, self.id.index, |stack| stack.tcp_accept(self.id));
-        match accepted {
-            Poll::Ready(accepted) => {
-                let (id, peer) = accepted.io()?;
-                self.core.opened_tcp(id);
-                Poll::Ready(Ok((TcpStream::new(self.core.clone(), id, Some(self.lease.for_connection())), peer)))
-            }
-            Poll::Pending => self.poll_kernel(cx),
-        }
-    }
-
-    fn poll_kernel(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let Some(kernel) = &self.kernel else { return Poll::Pending };
-        let (socket, peer) = ready!(kernel.poll_accept(cx))?;
-        let stream = KernelStream::accepted(&self.core, socket, peer, self.options.get());
-        Poll::Ready(Ok((TcpStream::of_kernel(stream), canonical(peer))))
-    }
-
-    pub(super) fn call(
-        &self,
-        f: impl FnOnce(&mut CoreStack, ListenerId) -> Result<(), fs_core::Error>,
-    ) -> io::Result<()> {
-        if !self.core.is_listening(self.id) {
-            return Err(shut_down());
-        }
-        self.core.stack(|stack| f(stack, self.id)).io()
-    }
-
-    /// Returns IP_TTL or IPV6_UNICAST_HOPS of new connections.
-    pub fn ttl(&self) -> io::Result<u32> {
-        Ok(self.options.get().ttl.unwrap_or(64).into())
-    }
-
-    /// Sets IP_TTL or IPV6_UNICAST_HOPS (1 to 255) of connections that arrive from now on.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        let ttl = super::tcp_stream::ttl_in_range(ttl)?;
-        self.set_options(TcpOptions { ttl: Some(ttl), ..self.options.get() })
+        self.queue.waiting.poll(cx, || self.queue.take())
     }
 
     /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        if self.core.is_listening(self.id) {
-            self.core.inspect(|stack| stack.tcp_listener_addr(self.id)).io()
-        } else {
-            Ok(self.lease.addr())
-        }
+        Ok(self.local)
+    }
+
+    /// IP_TTL or IPV6_UNICAST_HOPS of new connections.
+    pub fn ttl(&self) -> io::Result<u32> {
+        Ok(match self.queue.ttl.load(Ordering::Relaxed) {
+            0 => 64,
+            ttl => ttl.into(),
+        })
+    }
+
+    /// Sets IP_TTL or IPV6_UNICAST_HOPS (1 to 255) of connections that arrive from now on.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.queue.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
+        Ok(())
     }
 }
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        self.core.close_listener(self.id);
+        // As the kernel does with connections that were not accepted.
+        for (stream, _) in lock(&self.queue.accepted).drain(..) {
+            let _ = stream.set_zero_linger();
+        }
     }
 }

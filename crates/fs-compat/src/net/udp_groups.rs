@@ -1,14 +1,13 @@
-//! Broadcast and multicast, on the kernel's socket of a UDP socket. In standalone addressing there
-//! is none, and the calls fail with `EOPNOTSUPP`.
+//! Broadcast and multicast, on the kernel socket that all cores' sockets at one address share. In
+//! standalone addressing there is none, and the calls fail with `EOPNOTSUPP`.
 
-use crate::net::udp_socket::UdpSocket;
+use super::udp_socket::UdpSocket;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 impl UdpSocket {
-    fn groups(&self) -> io::Result<&tokio::net::UdpSocket> {
-        let kernel = self.kernel.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
-        Ok(kernel.options())
+    fn groups(&self) -> io::Result<&std::net::UdpSocket> {
+        self.kernel.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
     /// SO_BROADCAST.
@@ -53,12 +52,12 @@ impl UdpSocket {
 
     /// IP_ADD_MEMBERSHIP.
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
-        self.groups()?.join_multicast_v4(group, interface)
+        self.groups()?.join_multicast_v4(&group, &interface)
     }
 
     /// IP_DROP_MEMBERSHIP.
     pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
-        self.groups()?.leave_multicast_v4(group, interface)
+        self.groups()?.leave_multicast_v4(&group, &interface)
     }
 
     /// IPV6_ADD_MEMBERSHIP.

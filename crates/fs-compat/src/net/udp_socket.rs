@@ -1,650 +1,479 @@
 //! [`UdpSocket`].
 
-use crate::error::{IntoIo, to_io_error};
-use crate::net::attempts::each_addr;
-use crate::net::attempts::when_ready;
-use crate::net::udp_kernel::KernelSide;
-use crate::on_core_unsafe::OnItsCore;
+mod options;
+
+use super::cores;
+use super::link::{lock, runtime_ended};
+use super::udp_task::{Link, Outgoing, Part, Received, Task};
+use crate::local::attempts::each_addr;
 use bytes::BufMut;
-use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
-use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
-use std::cell::Cell;
-use std::future::poll_fn;
+use fs_rt::Handle;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::task::{Context, Poll, ready};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// A UDP socket on one core; see `tokio::net::UdpSocket`. It receives from the queues of its core,
-/// so sockets on several cores at one address share the load.
+/// A UDP socket for any thread, on all cores of a runtime; see `tokio::net::UdpSocket`.
 ///
-/// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host use the
-/// kernel's socket of the same port, which also joins groups. In standalone addressing they are
-/// refused.
+/// Up to 1,024 received datagrams, 4 MiB in all, wait here; further ones are lost. Up to 256 sends
+/// wait for each core. A send's error is reported by the next send, as the kernel reports ICMP
+/// errors.
 ///
 /// ```no_run
-/// use fs_compat::UdpSocket;
+/// use fs_compat::net::UdpSocket;
 ///
-/// # async fn on_a_core() -> std::io::Result<()> {
-/// let socket = UdpSocket::bind("0.0.0.0:7").await?;
-/// let mut buf = [0; 2048];
-/// loop {
-///     let (n, from) = socket.recv_from(&mut buf).await?;
-///     socket.send_to(&buf[..n], from).await?;
-/// }
-/// # }
+/// # async fn with_a_runtime() -> std::io::Result<()> {
+/// let socket = UdpSocket::bind("0.0.0.0:0").await?;
+/// socket.connect("192.0.2.1:53").await?;
+/// socket.send(b"question").await?;
+/// let mut answer = [0; 512];
+/// let n = socket.recv(&mut answer).await?;
+/// # let _ = &answer[..n];
+/// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct UdpSocket {
-    _stays: OnItsCore<UdpSocket>,
-    core: CoreRef,
-    id: UdpId,
-    pub(super) kernel: Option<KernelSide>,
-    /// Only the kernel's side reaches the peer: it is this host, or behind another device.
-    elsewhere: Cell<bool>,
-    lease: PortLease,
+    link: Arc<Link>,
+    parts: Vec<Arc<Part>>,
+    /// Maps a destination to a core: all its datagrams use that core, in order.
+    destinations: RandomState,
+    /// Datagrams that were received together with one that was returned, and the offset of the next
+    /// one.
+    rest: Mutex<Option<(Received, usize)>>,
+    peer: Mutex<Option<SocketAddr>>,
+    local: SocketAddr,
+    /// The kernel socket that all cores' sockets of this port share. `None` in standalone
+    /// addressing.
+    pub(super) kernel: Option<std::net::UdpSocket>,
+    runtime: Handle,
+}
+
+impl std::fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UdpSocket({})", self.local)
+    }
+}
+
+fn would_block() -> io::Error {
+    io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
 impl UdpSocket {
-    /// Binds to the first address that is available.
+    /// Binds to the first address that is available, on every core of the runtime that [`super`]
+    /// describes.
+    ///
+    /// # Errors
+    /// Those of [`crate::local::UdpSocket::bind`]; `NotConnected` if there is no runtime, or it has
+    /// ended.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
+        UdpSocket::bind_on(&super::background::runtime()?, addr).await
+    }
+
+    /// Like [`UdpSocket::bind`], on every core of `runtime`. Waits for a runtime that is not running
+    /// yet.
+    pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
-            let core = CoreRef::require()?;
-            let (id, lease) = core.bind_udp(at)?.io()?;
-            // From here on, an error drops the socket, which closes it.
-            let mut socket =
-                UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
-            socket.kernel = KernelSide::of(&socket.lease)?;
+            let link = Arc::new(Link::new(runtime.cores()));
+            let mut socket = UdpSocket {
+                link: link.clone(),
+                parts: Vec::new(),
+                destinations: RandomState::new(),
+                rest: Mutex::default(),
+                peer: Mutex::default(),
+                local: at,
+                kernel: None,
+                runtime: runtime.clone(),
+            };
+            for core in 0..runtime.cores() {
+                // The first core chooses the port if `addr` has none.
+                let (link, local) = (link.clone(), socket.local);
+                let (local, part, kernel) = cores::ask(runtime, core, move |answer| async move {
+                    match Task::bind(link, local).await {
+                        Ok(task) => {
+                            let bound = task.bound();
+                            if answer.send(bound).is_ok() {
+                                task.await;
+                            }
+                        }
+                        Err(error) => drop(answer.send(Err(error))),
+                    }
+                })
+                .await??;
+                (socket.local, socket.kernel) = (local, kernel);
+                socket.parts.push(part);
+            }
             Ok(socket)
         })
         .await
     }
 
-    /// Takes over a kernel socket with its options, its peer and its queued datagrams. From now on
-    /// this core receives datagrams of the runtime's devices. All others still arrive at the kernel
-    /// socket.
-    ///
-    /// # Errors
-    /// Those of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY.
-    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
-        let core = CoreRef::require()?;
-        let at = socket.local_addr()?;
-        if at.is_ipv6() && at.ip().is_unspecified() && rustix::net::sockopt::ipv6_v6only(&socket)? {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "an IPV6_V6ONLY socket at the wildcard address is not supported: bind to an address",
-            ));
-        }
-        let (peer, ttl) = (socket.peer_addr().ok(), socket.ttl()?);
-        let of_v6 = || rustix::net::sockopt::ipv6_tclass(&socket).map(|class| class as u8);
-        let tos = if at.is_ipv4() { rustix::net::sockopt::ip_tos(&socket)? } else { of_v6()? };
-        socket.set_nonblocking(true)?;
-        let (id, lease) = core.bind_udp_by(at, socket.into())?.io()?;
-        // From here on an error closes the socket.
-        let mut socket =
-            UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
-        socket.kernel = KernelSide::of(&socket.lease)?;
-        socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
-        let device = socket.kernel.as_ref().map_or(Ok(None), |kernel| kernel.options().device())?;
-        if let Some(name) = device {
-            socket.bind_device(Some(&name))?;
-        }
-        if ttl != socket.ttl()? {
-            socket.set_ttl(ttl)?;
-        }
-        if let Some(peer) = peer {
-            socket.set_peer(peer)?;
-        }
-        Ok(socket)
-    }
-
     /// Returns the kernel's socket of the port, non-blocking, with this socket's options and peer.
-    /// Datagrams from the runtime's devices that were not received yet are lost. New ones arrive at
-    /// the kernel socket, unless another core has a socket at the same address.
+    /// Datagrams from the runtime's devices that were not received yet are lost, as are those that
+    /// arrive before the cores have closed their sockets.
     ///
     /// # Errors
     /// `Unsupported` in standalone addressing.
-    pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
+    pub fn into_std(mut self) -> io::Result<std::net::UdpSocket> {
         let none =
             || io::Error::new(io::ErrorKind::Unsupported, "standalone addressing has no kernel socket to do this with");
-        let socket = self.kernel_socket()?.ok_or_else(none)?;
-        if let Ok(peer) = self.peer_addr() {
+        let socket = self.kernel.take().ok_or_else(none)?;
+        if let Some(peer) = *lock(&self.peer) {
             socket.connect(peer)?;
         }
         Ok(socket)
     }
 
-    /// Sets the peer: `send` goes there, and only its datagrams are received.
-    pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
-        each_addr(addr, async |remote| self.set_peer(remote)).await
+    /// Returns the local address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.local)
     }
 
-    fn set_peer(&self, remote: SocketAddr) -> io::Result<()> {
-        let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
-        let elsewhere = self.kernel.is_some() && self.core.carrier(None, remote, device) != Carrier::Core;
-        if elsewhere {
-            let source = source_in_kernel(remote)?;
-            self.call(|stack, id| stack.udp_connect_from(id, remote, source))?;
-        } else {
-            self.call(|stack, id| stack.udp_connect(id, remote))?;
-        }
-        self.elsewhere.set(elsewhere);
+    /// Returns the peer that was set.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        lock(&self.peer).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+    }
+
+    /// Sets the peer: `send` goes there, and only its datagrams are received.
+    pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
+        *lock(&self.peer) = Some(first_of(addr).await?);
         Ok(())
     }
 
-    /// Returns the kernel's side and the peer if only the kernel's side reaches it.
-    fn only_kernel(&self, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
-        if target.is_some() || !self.elsewhere.get() {
-            return None;
-        }
-        self.kernel.as_ref().zip(self.peer_addr().ok())
+    /// SO_ERROR: takes the error of the last datagram that was not sent, or that its receiver
+    /// refused.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        let code = self.link.error.swap(0, Ordering::Relaxed);
+        Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
     }
 
-    /// Returns the kernel's side if it can send a datagram that the engine refused.
-    fn other_way(&self, refused: &io::Error, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
-        if !matches!(refused.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL | libc::ENETUNREACH)) {
-            return None;
-        }
-        self.kernel.as_ref().zip(target.or_else(|| self.peer_addr().ok()))
-    }
-
-    fn send_now(&self, buf: &[u8], target: Option<SocketAddr>) -> io::Result<usize> {
-        if let Some((kernel, peer)) = self.only_kernel(target) {
-            return kernel.try_send(buf, peer);
-        }
-        let sent = self.call(|stack, id| send(stack, id, buf, target));
-        let Err(refused) = &sent else { return sent };
-        match self.other_way(refused, target) {
-            Some((kernel, target)) => kernel.try_send(buf, target),
-            None => sent,
-        }
-    }
-
-    fn poll_send_any(&self, cx: &mut Context<'_>, buf: &[u8], target: Option<SocketAddr>) -> Poll<io::Result<usize>> {
-        if let Some((kernel, peer)) = self.only_kernel(target) {
-            return kernel.poll_send(cx, buf, peer);
-        }
-        let sent = self.poll_op(cx, Wait::UdpWrite, |stack, id| send(stack, id, buf, target));
-        let Poll::Ready(Err(refused)) = &sent else { return sent };
-        match self.other_way(refused, target) {
-            Some((kernel, target)) => kernel.poll_send(cx, buf, target),
-            None => sent,
-        }
-    }
-
-    fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
-        match (self.call(|stack, id| receive(stack, id, buf, peek)), &self.kernel) {
-            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                kernel.try_recv(buf, peek, self.peer_addr().ok())
-            }
-            (received, _) => received,
-        }
-    }
-
-    fn poll_receive(&self, cx: &mut Context<'_>, buf: &mut [u8], peek: bool) -> Poll<io::Result<(usize, SocketAddr)>> {
-        let received = self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, peek));
-        let (Poll::Pending, Some(kernel)) = (&received, &self.kernel) else { return received };
-        loop {
-            ready!(kernel.poll_readable(cx))?;
-            match kernel.try_recv(buf, peek, self.peer_addr().ok()) {
-                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
-                received => return Poll::Ready(received),
-            }
-        }
-    }
-
-    fn call<R>(&self, f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>) -> io::Result<R> {
-        if !self.core.is_here() {
-            return Err(to_io_error(Error::BadSocket));
-        }
-        self.core.stack(|stack| f(stack, self.id)).io()
-    }
-
-    fn poll_op<R>(
-        &self,
-        cx: &mut Context<'_>,
-        wait: Wait,
-        f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>,
-    ) -> Poll<io::Result<R>> {
-        self.core.poll_op(cx, wait, self.id.index, |stack| f(stack, self.id)).map(IntoIo::io)
-    }
-
-    // ---- readiness
-
-    /// Waits until the socket is ready for some of `interest`.
-    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        poll_fn(|cx| self.poll_ready(cx, interest)).await
-    }
-
-    /// Returns the readiness of the engine's side.
-    fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
-        let ready = self.core.inspect(|stack| stack.udp_ready(self.id)).io()?;
-        let mut answer = Ready::EMPTY;
-        if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
-            answer |= Ready::READABLE;
-        }
-        if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
-            answer |= Ready::WRITABLE;
-        }
-        Ok(answer)
-    }
-
-    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
-        let mut answer = self.ready_now(interest)?;
-        if let Some(kernel) = self.kernel.as_ref().filter(|_| interest.is_readable() && answer.is_empty())
-            && kernel.poll_readable(cx)?.is_ready()
-        {
-            answer |= Ready::READABLE;
-        }
-        if !answer.is_empty() {
-            return Poll::Ready(Ok(answer));
-        }
-        if interest.is_readable() {
-            self.core.wait(Wait::UdpRead, self.id.index, cx.waker());
-        }
-        if interest.is_writable() {
-            self.core.wait(Wait::UdpWrite, self.id.index, cx.waker());
-        }
-        Poll::Pending
-    }
-
-    /// Waits until there is a datagram (or an error).
-    pub async fn readable(&self) -> io::Result<()> {
-        self.ready(Interest::READABLE).await.map(drop)
-    }
-
-    /// Waits until a datagram can be sent.
-    pub async fn writable(&self) -> io::Result<()> {
-        self.ready(Interest::WRITABLE).await.map(drop)
-    }
-
-    /// As [`UdpSocket::readable`].
-    pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(cx, Interest::READABLE).map_ok(drop)
-    }
-
-    /// As [`UdpSocket::writable`].
-    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(cx, Interest::WRITABLE).map_ok(drop)
+    fn is_over(&self) -> bool {
+        self.link.cores.load(Ordering::Acquire) == 0
     }
 
     // ---- sending
 
-    /// Sends a datagram to the peer that was set.
-    pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_send(cx, buf)).await
+    fn part(&self, to: SocketAddr) -> &Part {
+        &self.parts[(self.destinations.hash_one(to) % self.parts.len() as u64) as usize]
     }
 
-    /// As [`UdpSocket::send`].
-    pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_send_any(cx, buf, None)
+    pub(super) fn push(&self, to: SocketAddr, make: impl FnOnce() -> Outgoing) -> Option<io::Result<()>> {
+        if self.is_over() {
+            return Some(Err(runtime_ended()));
+        }
+        let part = self.part(to);
+        // Checked first, so that a datagram is not copied for a full queue. If two senders pass the
+        // check, one push may fail.
+        if part.queue.is_full() || part.queue.push(make()).is_err() {
+            return None;
+        }
+        part.call.call();
+        Some(Ok(()))
     }
 
-    /// As [`UdpSocket::send`], or `WouldBlock`.
-    pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
-        self.send_now(buf, None)
+    fn send_now(&self, buf: &[u8], to: SocketAddr) -> Option<io::Result<usize>> {
+        match self.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Some(Err(error)),
+        }
+        if buf.len() > usize::from(u16::MAX) {
+            return Some(Err(io::Error::from_raw_os_error(libc::EMSGSIZE)));
+        }
+        let sent =
+            self.push(to, || Outgoing { data: buf.to_vec(), to, size: buf.len().max(1), whole: false, ecn: None });
+        sent.map(|sent| sent.map(|()| buf.len()))
     }
 
     /// Sends a datagram to `target`.
     pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> io::Result<usize> {
-        let target = lookup_host(target).await?.next();
-        let target =
-            target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to"))?;
-        poll_fn(|cx| self.poll_send_to(cx, buf, target)).await
+        let to = first_of(target).await?;
+        self.link.writers.until(|| self.send_now(buf, to)).await
     }
 
-    /// As [`UdpSocket::send_to`].
+    /// Like [`UdpSocket::send_to`]. Only the last task that polled is woken.
     pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
-        self.poll_send_any(cx, buf, Some(target))
+        self.link.writers.poll(cx, || self.send_now(buf, target))
     }
 
-    /// As [`UdpSocket::send_to`], or `WouldBlock`.
+    /// Like [`UdpSocket::send_to`], or `WouldBlock`.
     pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
-        self.send_now(buf, Some(target))
+        self.send_now(buf, target).unwrap_or_else(|| Err(would_block()))
     }
 
-    /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one with the rest: all of
-    /// them or none. `target: None` is the peer that was set.
-    pub fn try_send_segments(&self, buf: &[u8], size: usize, target: Option<SocketAddr>) -> io::Result<usize> {
-        self.try_send_segments_marked(buf, size, target, None)
+    /// Sends a datagram to the peer that was set.
+    pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.send_to(buf, self.peer()?).await
     }
 
-    /// As [`UdpSocket::try_send_segments`], with an IP_TOS or IPV6_TCLASS for these datagrams only
-    /// (as a control message of sendmsg), including the ECN bits. `None` uses the socket's.
-    pub fn try_send_segments_marked(
-        &self,
-        buf: &[u8],
-        size: usize,
-        target: Option<SocketAddr>,
-        tos: Option<u8>,
-    ) -> io::Result<usize> {
-        let sent = match self.only_kernel(target) {
-            None => self.call(|stack, id| {
-                check_leaves(stack, id, target)?;
-                stack.udp_send_segments_marked(id, buf, size, target, tos)
-            }),
-            Some(_) => Err(to_io_error(Error::InvalidInput)),
-        };
-        let Err(refused) = &sent else { return sent };
-        // A caller that asks for segments prefers a lost datagram to a fragmented one.
-        let way = self.other_way(refused, target).filter(|_| refused.raw_os_error() != Some(libc::EMSGSIZE));
-        let Some((kernel, target)) = way else { return sent };
-        let mut all = buf.chunks(size.max(1));
-        kernel.try_send(all.next().unwrap_or_default(), target)?;
-        // A datagram for which the kernel has no room is lost, as on the network.
-        all.for_each(|datagram| drop(kernel.try_send(datagram, target)));
-        Ok(buf.len())
+    /// Like [`UdpSocket::send`]. Only the last task that polled is woken.
+    pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send_to(cx, buf, self.peer()?)
     }
 
-    /// Sends datagrams until one fails (sendmmsg) and returns how many were sent. Returns an error
-    /// only if the first one fails.
-    pub fn try_send_batch(&self, datagrams: &[(&[u8], Option<SocketAddr>)]) -> io::Result<usize> {
-        let ours = self.call(|stack, id| {
-            let leave = datagrams.iter().take_while(|(_, to)| check_leaves(stack, id, *to).is_ok()).count();
-            match (leave, datagrams.first()) {
-                (0, Some(_)) => Err(Error::InvalidInput),
-                _ if self.elsewhere.get() => Err(Error::InvalidInput),
-                _ => stack.udp_send_batch(id, &datagrams[..leave]),
-            }
-        });
-        match (ours, datagrams.first()) {
-            (Err(refused), Some((buf, target))) if self.other_way(&refused, *target).is_some() => {
-                self.send_now(buf, *target).map(|_| 1)
-            }
-            (ours, _) => ours,
-        }
+    /// Like [`UdpSocket::send`], or `WouldBlock`.
+    pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.try_send_to(buf, self.peer()?)
     }
 
-    /// Receives queued datagrams, one into each buffer (recvmmsg): at least one, or `WouldBlock`.
-    /// Adds an entry to `metas` for each.
-    pub fn try_recv_batch(&self, bufs: &mut [&mut [u8]], metas: &mut Vec<UdpMeta>) -> io::Result<usize> {
-        match (self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas)), &self.kernel, bufs.first_mut()) {
-            (Err(nothing), Some(kernel), Some(buf)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                metas.push(UdpMeta::new(len, from, self.local_addr()?));
-                Ok(1)
-            }
-            (received, ..) => received,
-        }
+    fn peer(&self) -> io::Result<SocketAddr> {
+        lock(&self.peer).ok_or_else(|| io::Error::from_raw_os_error(libc::EDESTADDRREQ))
     }
 
-    /// Receives as many datagrams of one sender, size and type of service as fit into `buf`
-    /// (UDP_GRO). Returns the description of all bytes, and the size of each datagram (the last may
-    /// be shorter).
-    pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
-        match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
-            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                Ok((UdpMeta::new(len, from, self.local_addr()?), len))
-            }
-            (received, _) => received,
-        }
+    /// Waits until a datagram can be sent to any destination.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.link.writers.until(|| self.is_writable().then_some(Ok(()))).await
+    }
+
+    fn is_writable(&self) -> bool {
+        self.is_over() || self.parts.iter().all(|part| !part.queue.is_full())
     }
 
     // ---- receiving: bytes that do not fit into the buffer are lost, as with recvfrom(2)
+
+    /// Returns the next datagrams, and how far the first ones were taken. Only from the peer, if
+    /// one was set.
+    fn next(&self, rest: &mut Option<(Received, usize)>) -> Option<io::Result<(Received, usize)>> {
+        let only = *lock(&self.peer);
+        // Checked before the queue, so that the queue then contains all datagrams that arrived
+        // before the end.
+        let over = self.is_over();
+        loop {
+            let Some(next) = rest.take().or_else(|| self.link.received.pop().map(|received| (received, 0))) else {
+                return over.then(|| Err(runtime_ended()));
+            };
+            if only.is_none_or(|only| only == next.0.from) {
+                return Some(Ok(next));
+            }
+            self.link.bytes.fetch_sub(next.0.data.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the next datagrams of one sender. `take` gets all that arrived together, with the size
+    /// of each, and returns how many bytes it took.
+    pub(super) fn pop<R>(&self, take: impl FnOnce(&[u8], &Received) -> (usize, R)) -> Option<io::Result<R>> {
+        let mut rest = lock(&self.rest);
+        let (received, at) = match self.next(&mut rest)? {
+            Ok(next) => next,
+            Err(error) => return Some(Err(error)),
+        };
+        let (n, answer) = take(&received.data[at..], &received);
+        if n > 0 && at + n < received.data.len() {
+            *rest = Some((received, at + n));
+        } else {
+            self.link.bytes.fetch_sub(received.data.len(), Ordering::Relaxed);
+        }
+        Some(Ok(answer))
+    }
+
+    fn receive_now(&self, buf: &mut ReadBuf<'_>) -> Option<io::Result<(usize, SocketAddr)>> {
+        self.pop(|data, received| {
+            let one = &data[..data.len().min(received.stride)];
+            let n = one.len().min(buf.remaining());
+            buf.put_slice(&one[..n]);
+            (one.len(), (n, received.from))
+        })
+    }
+
+    /// Receives a datagram and its sender.
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let mut buf = ReadBuf::new(buf);
+        self.link.readers.until(|| self.receive_now(&mut buf)).await
+    }
+
+    /// Like [`UdpSocket::recv_from`]. Only the last task that polled is woken.
+    pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.link.readers.poll(cx, || self.receive_now(buf)).map_ok(|(_, from)| from)
+    }
+
+    /// Like [`UdpSocket::recv_from`], or `WouldBlock`.
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_now(&mut ReadBuf::new(buf)).unwrap_or_else(|| Err(would_block()))
+    }
 
     /// Receives a datagram.
     pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.recv_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv`].
+    /// Like [`UdpSocket::recv`]. Only the last task that polled is woken.
     pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.poll_recv_from(cx, buf).map_ok(drop)
     }
 
-    /// As [`UdpSocket::recv`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv`], or `WouldBlock`.
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_recv_from(buf).map(|(n, _)| n)
     }
 
-    /// Receives a datagram and its sender.
-    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|cx| self.poll_receive(cx, buf, false)).await
-    }
-
-    /// As [`UdpSocket::recv_from`].
-    pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.poll_into(cx, buf, false)
-    }
-
-    /// As [`UdpSocket::recv_from`], or `WouldBlock`.
-    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.receive_now(buf, false)
-    }
-
-    /// Receives a datagram from the peer that was set, and leaves it in the queue.
-    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.peek_from(buf).await.map(|(n, _)| n)
-    }
-
-    /// Receives a datagram and leaves it in the queue.
-    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|cx| self.poll_receive(cx, buf, true)).await
-    }
-
-    /// As [`UdpSocket::peek_from`].
-    pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.poll_into(cx, buf, true)
-    }
-
-    fn poll_into(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>, peek: bool) -> Poll<io::Result<SocketAddr>> {
-        let (n, from) = ready!(self.poll_receive(cx, buf.initialize_unfilled(), peek))?;
-        buf.advance(n);
-        Poll::Ready(Ok(from))
-    }
-
-    /// As [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
+    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
     /// fit are lost.
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|cx| self.poll_grow(buf, |part| self.poll_receive(cx, part, false))).await
+        self.link.readers.until(|| self.receive_into(buf)).await
     }
 
-    /// As [`UdpSocket::recv_buf_from`].
+    /// Like [`UdpSocket::recv_buf_from`].
     pub async fn recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         self.recv_buf_from(buf).await.map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv_buf_from`], or `WouldBlock`.
     pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
-        match self.poll_grow(buf, |part| Poll::Ready(self.receive_now(part, false))) {
-            Poll::Ready(received) => received,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
+        self.receive_into(buf).unwrap_or_else(|| Err(would_block()))
     }
 
-    /// As [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    /// Like [`UdpSocket::recv_buf`], or `WouldBlock`.
     pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         self.try_recv_buf_from(buf).map(|(n, _)| n)
     }
 
-    /// Receives into an intermediate buffer as large as the spare capacity of `buf`.
-    fn poll_grow<B: BufMut>(
-        &self,
-        buf: &mut B,
-        receive: impl FnOnce(&mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>>,
-    ) -> Poll<io::Result<(usize, SocketAddr)>> {
-        // Largest UDP payload. Uses a vector's spare capacity without a new allocation, as tokio
-        // does.
-        let most = buf.chunk_mut().len().min(usize::from(u16::MAX));
-        let mut part = vec![0; most];
-        let (n, from) = ready!(receive(&mut part))?;
-        buf.put_slice(&part[..n]);
-        Poll::Ready(Ok((n, from)))
+    fn receive_into<B: BufMut>(&self, buf: &mut B) -> Option<io::Result<(usize, SocketAddr)>> {
+        self.pop(|data, received| {
+            let one = &data[..data.len().min(received.stride)];
+            // Uses a vector's spare capacity without a new allocation, as tokio does.
+            let n = one.len().min(buf.chunk_mut().len());
+            buf.put_slice(&one[..n]);
+            (one.len(), (n, received.from))
+        })
     }
 
-    /// As [`UdpSocket::peek`].
+    fn peek_now(&self, buf: &mut ReadBuf<'_>) -> Option<io::Result<(usize, SocketAddr)>> {
+        let mut rest = lock(&self.rest);
+        let (received, at) = match self.next(&mut rest)? {
+            Ok(next) => next,
+            Err(error) => return Some(Err(error)),
+        };
+        let one = &received.data[at..];
+        let one = &one[..one.len().min(received.stride)];
+        let n = one.len().min(buf.remaining());
+        buf.put_slice(&one[..n]);
+        let from = received.from;
+        *rest = Some((received, at));
+        Some(Ok((n, from)))
+    }
+
+    /// Receives a datagram and its sender, and leaves it in the queue.
+    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let mut buf = ReadBuf::new(buf);
+        self.link.readers.until(|| self.peek_now(&mut buf)).await
+    }
+
+    /// Like [`UdpSocket::peek_from`]. Only the last task that polled is woken.
+    pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.link.readers.poll(cx, || self.peek_now(buf)).map_ok(|(_, from)| from)
+    }
+
+    /// Like [`UdpSocket::peek_from`], or `WouldBlock`.
+    pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.peek_now(&mut ReadBuf::new(buf)).unwrap_or_else(|| Err(would_block()))
+    }
+
+    /// Receives a datagram and leaves it in the queue.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// Like [`UdpSocket::peek`]. Only the last task that polled is woken.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.poll_into(cx, buf, true).map_ok(drop)
+        self.poll_peek_from(cx, buf).map_ok(drop)
     }
 
-    /// As [`UdpSocket::peek`], or `WouldBlock`.
+    /// Like [`UdpSocket::peek`], or `WouldBlock`.
     pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_peek_from(buf).map(|(n, _)| n)
     }
 
-    /// As [`UdpSocket::peek_from`], or `WouldBlock`.
-    pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.receive_now(buf, true)
-    }
-
     /// Waits for a datagram and returns its sender.
     pub async fn peek_sender(&self) -> io::Result<SocketAddr> {
-        poll_fn(|cx| self.poll_peek_sender(cx)).await
+        self.peek_from(&mut []).await.map(|(_, from)| from)
     }
 
-    /// As [`UdpSocket::peek_sender`].
+    /// Like [`UdpSocket::peek_sender`]. Only the last task that polled is woken.
     pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.poll_receive(cx, &mut [0], true).map_ok(|(_, from)| from)
+        self.poll_peek_from(cx, &mut ReadBuf::new(&mut []))
     }
 
-    /// As [`UdpSocket::peek_sender`], or `WouldBlock`.
+    /// Like [`UdpSocket::peek_sender`], or `WouldBlock`.
     pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
-        self.receive_now(&mut [0], true).map(|(_, from)| from)
+        self.try_peek_from(&mut []).map(|(_, from)| from)
+    }
+
+    fn is_readable(&self) -> bool {
+        !self.link.received.is_empty() || lock(&self.rest).is_some() || self.is_over()
+    }
+
+    fn ready_now(&self, interest: Interest) -> Ready {
+        let mut ready = Ready::EMPTY;
+        if interest.is_readable() && self.is_readable() {
+            ready |= Ready::READABLE;
+        }
+        if interest.is_writable() && self.is_writable() {
+            ready |= Ready::WRITABLE;
+        }
+        ready
+    }
+
+    /// Waits until the socket is ready for some of `interest`.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        let look = || Some(self.ready_now(interest)).filter(|ready| !ready.is_empty());
+        tokio::select! {
+            ready = self.link.readers.until(look), if !interest.is_writable() || interest.is_readable() => Ok(ready),
+            ready = self.link.writers.until(look), if interest.is_writable() => Ok(ready),
+        }
+    }
+
+    /// Like [`UdpSocket::readable`]. Only the last task that polled is woken.
+    pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.readers.poll(cx, || self.is_readable().then_some(Ok(())))
+    }
+
+    /// Like [`UdpSocket::writable`]. Only the last task that polled is woken.
+    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.writers.poll(cx, || self.is_writable().then_some(Ok(())))
     }
 
     /// Calls `f` if the socket is ready for some of `interest`; else `WouldBlock`.
     pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-        let mut ready = self.ready_now(interest)?;
-        if interest.is_readable() && self.kernel.as_ref().is_some_and(KernelSide::is_readable) {
-            ready |= Ready::READABLE;
-        }
-        if ready.is_empty() { Err(to_io_error(Error::WouldBlock)) } else { f() }
+        if self.ready_now(interest).is_empty() { Err(would_block()) } else { f() }
     }
 
     /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return
     /// `WouldBlock`.
-    pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        when_ready(async || self.ready(interest).await, f).await
-    }
-
-    // ---- addresses and options
-
-    /// Returns the local address.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.core.inspect(|stack| stack.udp_local(self.id)).io()
-    }
-
-    /// Returns the peer that was set, or `ENOTCONN`.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let remote = self.core.inspect(|stack| stack.udp_remote(self.id)).io()?;
-        remote.ok_or_else(|| to_io_error(Error::NotConnected))
-    }
-
-    /// IP_TTL or IPV6_UNICAST_HOPS.
-    pub fn ttl(&self) -> io::Result<u32> {
-        self.core.inspect(|stack| stack.udp_ttl(self.id)).io().map(u32::from)
-    }
-
-    /// IP_TTL or IPV6_UNICAST_HOPS; 1 to 255.
-    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        let ttl = super::tcp_stream::ttl_in_range(ttl)?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().set_ttl(ttl.into())?;
-        }
-        self.call(|stack, id| stack.udp_set_ttl(id, Some(ttl)))
-    }
-
-    /// IP_TOS or IPV6_TCLASS, all 8 bits. One value applies to both families.
-    pub fn tos(&self) -> io::Result<u32> {
-        self.core.inspect(|stack| stack.udp_tos(self.id)).io().map(u32::from)
-    }
-
-    /// IP_TOS or IPV6_TCLASS, including the ECN bits: `EINVAL` above 255.
-    pub fn set_tos(&self, tos: u32) -> io::Result<()> {
-        let tos = class_in_range(tos)?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().set_tos_v4(tos.into())?;
-            if kernel.options().local_addr()?.is_ipv6() {
-                kernel.options().set_tclass_v6(tos.into())?;
+    pub async fn async_io<R>(&self, interest: Interest, mut f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        loop {
+            self.ready(interest).await?;
+            match f() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::task::yield_now().await,
+                answer => return answer,
             }
         }
-        self.call(|stack, id| stack.udp_set_tos(id, tos))
     }
 
-    /// IP_TOS: see [`UdpSocket::tos`].
-    pub fn tos_v4(&self) -> io::Result<u32> {
-        self.tos()
+    /// Waits until there is a datagram.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.link.readers.until(|| self.is_readable().then_some(Ok(()))).await
     }
 
-    /// IP_TOS: see [`UdpSocket::set_tos`].
-    pub fn set_tos_v4(&self, tos: u32) -> io::Result<()> {
-        self.set_tos(tos)
+    #[cfg(feature = "quinn")]
+    pub(super) fn poll_pop<R>(
+        &self,
+        cx: &mut Context<'_>,
+        take: impl FnMut(&[u8], &Received) -> (usize, R),
+    ) -> Poll<io::Result<R>> {
+        let mut take = take;
+        self.link.readers.poll(cx, || self.pop(&mut take))
     }
-
-    /// IPV6_TCLASS: see [`UdpSocket::tos`].
-    pub fn tclass_v6(&self) -> io::Result<u32> {
-        self.tos()
-    }
-
-    /// IPV6_TCLASS: see [`UdpSocket::set_tos`].
-    pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
-        self.set_tos(tclass)
-    }
-
-    /// SO_BINDTODEVICE: sends and receives only through that device of the runtime. `None` removes
-    /// the binding. The kernel's socket of the port is bound too, which the runtime's other sockets
-    /// at the port share.
-    ///
-    /// # Errors
-    /// `NotFound` if it is not a device of the runtime. Use the crate `socket2` for other devices.
-    pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
-        let device = interface.map(|name| self.core.handle().device(name)).transpose()?;
-        if let Some(kernel) = &self.kernel {
-            kernel.options().bind_device(interface)?;
-        }
-        self.call(|stack, id| stack.udp_set_device(id, device))
-    }
-
-    /// Returns the device that [`UdpSocket::bind_device`] set.
-    pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
-        let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
-        Ok(device.and_then(|device| self.core.handle().device_name(device).map(Into::into)))
-    }
-
-    /// Returns the kernel's socket of the same port, to set its options on another thread.
-    pub(crate) fn kernel_socket(&self) -> io::Result<Option<std::net::UdpSocket>> {
-        Ok(self.lease.kernel_socket()?.map(Into::into))
-    }
-
-    /// SO_ERROR: takes the pending error.
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.call(|stack, id| stack.udp_take_error(id))?.map(to_io_error))
-    }
-}
-
-/// Checks IP_TOS's argument.
-pub(crate) fn class_in_range(tos: u32) -> io::Result<u8> {
-    u8::try_from(tos).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
-}
-
-/// Fails for a datagram that does not leave this host: the engine cannot send it.
-fn check_leaves(stack: &CoreStack, id: UdpId, target: Option<SocketAddr>) -> Result<(), Error> {
-    let to = target.or(stack.udp_remote(id)?).map(|to| to.ip().to_canonical());
-    if to.is_some_and(|to| to.is_loopback() || stack.is_local(to)) { Err(Error::InvalidInput) } else { Ok(()) }
-}
-
-fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>) -> Result<usize, Error> {
-    check_leaves(stack, id, target)?;
-    stack.udp_send(id, buf, target)
-}
-
-/// Returns the address that the kernel would send from. Sends nothing.
-fn source_in_kernel(remote: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = std::net::UdpSocket::bind((any, 0))?;
-    socket.connect(remote)?;
-    Ok(socket.local_addr()?.ip())
-}
-
-fn receive(stack: &mut CoreStack, id: UdpId, buf: &mut [u8], peek: bool) -> Result<(usize, SocketAddr), Error> {
-    let meta = stack.udp_recv(id, buf, peek)?;
-    Ok((meta.len.min(buf.len()), meta.from))
 }
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        self.core.close_udp(self.id);
+        self.link.gone.store(true, Ordering::Release);
+        self.parts.iter().for_each(|part| part.call.call());
     }
+}
+
+async fn first_of(addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to");
+    lookup_host(addr).await?.next().ok_or_else(none)
 }

@@ -17,29 +17,29 @@ const CONNECTION: &str = "the kernel has no call to export or import a connectio
 const LISTENER: &str = "connections in the kernel's queue could not be accepted here, nor the reverse: \
      `bind` to its address; listeners of `blocking` and `socket2` are descriptors";
 const ALL_CORES: &str =
-    "each core must bind its socket, which is an async call: `bind`; on a core `net::UdpSocket::from_std`";
+    "each core must bind its socket, which is an async call: `bind`; on a core `fastsock::local::UdpSocket::from_std`";
 
-/// Type (of `send`: with its module's name), method, and why it is missing.
+/// Type (of `net`: with its module's name), method, and why it is missing.
 const MISSING: &[(&str, &str, &str)] = &[
     ("TcpListener", "from_std", LISTENER),
     ("TcpListener", "into_std", LISTENER),
     ("TcpSocket", "from_std_stream", CONNECTION),
-    ("send::TcpStream", "from_std", CONNECTION),
-    ("send::TcpStream", "into_std", CONNECTION),
-    ("send::TcpListener", "from_std", LISTENER),
-    ("send::TcpListener", "into_std", LISTENER),
-    ("send::UdpSocket", "from_std", ALL_CORES),
+    ("net::TcpStream", "from_std", CONNECTION),
+    ("net::TcpStream", "into_std", CONNECTION),
+    ("net::TcpListener", "from_std", LISTENER),
+    ("net::TcpListener", "into_std", LISTENER),
+    ("net::UdpSocket", "from_std", ALL_CORES),
 ];
 
 /// Type, crate, the crate's files, our folder.
 const TYPES: &[(&str, &str, &[&str], &str)] = &[
+    ("TcpStream", "tokio", &["src/net/tcp/stream.rs"], "local"),
+    ("TcpListener", "tokio", &["src/net/tcp/listener.rs"], "local"),
+    ("TcpSocket", "tokio", &["src/net/tcp/socket.rs"], "local"),
+    ("UdpSocket", "tokio", &["src/net/udp.rs"], "local"),
     ("TcpStream", "tokio", &["src/net/tcp/stream.rs"], "net"),
     ("TcpListener", "tokio", &["src/net/tcp/listener.rs"], "net"),
-    ("TcpSocket", "tokio", &["src/net/tcp/socket.rs"], "net"),
     ("UdpSocket", "tokio", &["src/net/udp.rs"], "net"),
-    ("TcpStream", "tokio", &["src/net/tcp/stream.rs"], "send"),
-    ("TcpListener", "tokio", &["src/net/tcp/listener.rs"], "send"),
-    ("UdpSocket", "tokio", &["src/net/udp.rs"], "send"),
 ];
 
 /// If a type has fewer methods than this, the sources were not understood.
@@ -62,7 +62,7 @@ fn table_is_current_and_missing_methods_have_reasons() {
         assert!(theirs.len() >= FEWEST, "{peer} {version}: {name} has only {theirs:?}");
         let ours: BTreeMap<String, String> =
             rust_files(&here.join("src").join(folder)).iter().flat_map(|file| methods(file, name)).collect();
-        let key = if *folder == "send" { format!("send::{name}") } else { (*name).to_owned() };
+        let key = if *folder == "net" { format!("net::{name}") } else { (*name).to_owned() };
         let reason = |method: &str| MISSING.iter().find(|(of, m, _)| *of == key && *m == method).map(|(.., why)| *why);
         let missing: BTreeSet<&String> = theirs.keys().filter(|method| !ours.contains_key(*method)).collect();
         let own: Vec<_> =
@@ -72,7 +72,7 @@ fn table_is_current_and_missing_methods_have_reasons() {
                 writeln!(wrong, "{key}::{method} is {ours}, but {peer}'s is {theirs}").unwrap();
             }
         }
-        writeln!(table, "\n## {folder}::{name}, compared with {peer} {version}\n").unwrap();
+        writeln!(table, "\n## `fastsock::{folder}::{name}`, compared with {peer} {version}\n").unwrap();
         writeln!(table, "{} of {} methods are here.\n", theirs.len() - missing.len(), theirs.len()).unwrap();
         writeln!(table, "| method | |\n|---|---|").unwrap();
         for method in theirs.keys() {

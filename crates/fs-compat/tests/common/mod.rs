@@ -57,7 +57,7 @@ where
     both_ending_within(Duration::from_millis(500), serve, drive)
 }
 
-/// As `both`, with a time in which the server's connections must end.
+/// Like `both`, with a time in which the server's connections must end.
 pub(crate) fn both_ending_within<S, SF, C, CF, T>(time: Duration, serve: S, drive: C) -> (T, CoreStats, CoreStats)
 where
     S: FnOnce(CoreCtx) -> SF + Send + Clone + 'static,

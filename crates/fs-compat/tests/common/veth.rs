@@ -25,7 +25,7 @@ impl Wire {
         Self::with_queues(test, 1)
     }
 
-    /// As [`Wire::up`], with `queues` queues at both ends.
+    /// Like [`Wire::up`], with `queues` queues at both ends.
     pub(crate) fn with_queues(test: &str, queues: u32) -> Option<Wire> {
         if !netns_unsafe::is_root() {
             eprintln!("skipped: {test} (needs root)");

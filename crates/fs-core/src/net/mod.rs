@@ -331,7 +331,7 @@ impl Net {
         self.paths.get(path).mtu().saturating_sub(if v6 { 60 } else { 40 }).max(MSS_MIN)
     }
 
-    /// As [`Net::mss`], with the path MTU that is known for `remote`.
+    /// Like [`Net::mss`], with the path MTU that is known for `remote`.
     pub(crate) fn mss_to(&self, path: PathId, remote: IpAddr, now: Instant) -> u16 {
         let mtu = self.path_mtu(path, remote, now);
         mtu.saturating_sub(if remote.is_ipv6() { 60 } else { 40 }).max(MSS_MIN)

@@ -243,7 +243,7 @@ impl PathTable {
         }
     }
 
-    /// As [`PathTable::set_neighbour`], for unsolicited announcements: changes paths that are in
+    /// Like [`PathTable::set_neighbour`], for unsolicited announcements: changes paths that are in
     /// use and makes none, so that no host on the link can fill the table.
     pub(crate) fn learn(&mut self, iface: IfaceId, addr: IpAddr, mac: [u8; 6], now: Instant) -> NeighbourChange {
         if !self.by_hop.contains_key(&NextHop { iface, addr: addr.to_canonical() }) {
@@ -270,8 +270,8 @@ impl PathTable {
         self.waiting.push(id, packet, now)
     }
 
-    /// As [`PathTable::enqueue`] without a packet, for senders that keep theirs: starts resolution.
-    /// Returns true if a request must be sent now.
+    /// Like [`PathTable::enqueue`] without a packet, for senders that keep theirs: starts
+    /// resolution. Returns true if a request must be sent now.
     pub(crate) fn need(&mut self, id: PathId, now: Instant) -> bool {
         self.wants_neighbour(id, now) && self.waiting.ask(id, now)
     }

@@ -10,7 +10,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[cfg(test)]
 mod tests;
 
-/// Where a packet goes next.
+/// The next hop of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NextHop {
     /// The outgoing interface.

@@ -38,9 +38,9 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) struct Learned {
     /// The neighbour's interface.
     pub iface: IfaceId,
-    /// Its IP address.
+    /// The host's IP address.
     pub addr: IpAddr,
-    /// Its link address.
+    /// The host's link address.
     pub mac: [u8; 6],
 }
 

@@ -20,7 +20,7 @@ mod tests;
 /// Properties of an interface that parsing depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// How packets are framed.
+    /// Framing of packets.
     pub framing: Framing,
     /// The only VLAN that is accepted besides untagged packets.
     pub vlan: Option<u16>,
@@ -115,12 +115,12 @@ pub enum Parsed {
         ip_off: u16,
         /// Start of the message.
         off: u16,
-        /// Its length.
+        /// The message's length.
         len: u16,
     },
     /// An ARP packet.
     Arp {
-        /// Its start.
+        /// The message's start.
         off: u16,
     },
     /// An ICMPv6 neighbour solicitation or advertisement with hop limit 255 (RFC 4861 7.1), checksum verified.
@@ -129,7 +129,7 @@ pub enum Parsed {
         ip_off: u16,
         /// Start of the message.
         off: u16,
-        /// Its length.
+        /// The message's length.
         len: u16,
     },
 }

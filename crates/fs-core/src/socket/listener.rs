@@ -17,7 +17,7 @@ pub(crate) struct Listener {
     v6_only: bool,
     pub(crate) backlog: u32,
     pub(crate) options: TcpOptions,
-    /// Of `options`, its connections need at most TCP_NODELAY.
+    /// True if connections need at most TCP_NODELAY of `options`.
     pub(crate) is_plain: bool,
     /// TCP_FASTOPEN: maximum number of connections opened by data in a SYN whose handshake is not
     /// complete.
@@ -122,7 +122,7 @@ impl ListenTable {
         self.slots.get_mut(index as usize).filter(|l| l.live)
     }
 
-    /// As [`ListenTable::at_mut`], shared.
+    /// Like [`ListenTable::at_mut`], shared.
     pub(crate) fn at(&self, index: u32) -> Option<&Listener> {
         self.slots.get(index as usize).filter(|l| l.live)
     }

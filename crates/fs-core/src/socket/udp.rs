@@ -47,7 +47,7 @@ pub(crate) const DEFAULT_TTL: u8 = 64;
 pub struct UdpMeta {
     /// Bytes in the datagram (more than were copied if the buffer was too small).
     pub len: usize,
-    /// Its sender.
+    /// The datagram's sender.
     pub from: SocketAddr,
     /// The local address that it was sent to.
     pub to: SocketAddr,

@@ -14,7 +14,7 @@ use alloc::collections::VecDeque;
 /// Minimum share in segments, for any number of waiting connections: a second segment makes the
 /// receiver acknowledge at once (RFC 5681 4.2). With fewer frames than that, the connections take
 /// turns.
-const LEAST: usize = 2;
+const SHARE_MIN_SEGMENTS: usize = 2;
 
 /// Connections whose application was refused space in the send queue for lack of frames, oldest
 /// first: slot and generation.
@@ -58,7 +58,7 @@ impl FrameWaiters {
         let other = usize::from(self.told == 0 && !tcb.flags.has(Flags::WAITS_FOR_POOL));
         let all = (self.queue.len() + self.told + other).max(1);
         let mss = usize::from(tcb.mss);
-        let bytes = (store.most().div_ceil(all) * payload.min(mss)).max(LEAST * mss);
+        let bytes = (store.most().div_ceil(all) * payload.min(mss)).max(SHARE_MIN_SEGMENTS * mss);
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 

@@ -389,7 +389,7 @@ impl<P: FramePool> Stack<P> {
         self.forget(index, hash, error);
     }
 
-    /// As [`Stack::kill`] without a reset to the peer; `hash` is of the connection's key.
+    /// Like [`Stack::kill`] without a reset to the peer; `hash` is of the connection's key.
     pub(crate) fn forget(&mut self, index: u32, hash: u64, error: Option<Error>) {
         let info = match self.slots.slot(index) {
             // The application may ask later: keep the last state.

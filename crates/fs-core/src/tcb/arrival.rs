@@ -112,7 +112,7 @@ pub(crate) enum Disposition {
     ResetPeer,
 }
 
-/// What the connection borrows from its core.
+/// Parts of the core that a connection borrows while it processes a segment.
 pub(crate) struct Core<'a, P: FramePool> {
     pub(crate) pool: &'a mut P,
     pub(crate) nodes: &'a mut FrameNodes,

@@ -196,7 +196,7 @@ impl Extension {
         parts.fast_paths.has(what)
     }
 
-    /// As [`Extension::allows`], but returns false if the result is not cached.
+    /// Like [`Extension::allows`], but returns false if the result is not cached.
     #[inline(always)]
     pub(crate) fn is_known_to_allow(&self, what: FastPath) -> bool {
         self.0.as_ref().is_none_or(|parts| parts.fast_paths.has(what))

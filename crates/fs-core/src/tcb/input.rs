@@ -16,7 +16,7 @@ use crate::tcb::{State, Tcb};
 use crate::wire::options;
 use crate::wire::tcp::TcpFlags;
 
-/// Of these flags, an ordinary segment of an open connection has only ACK.
+/// Flags of which an ordinary segment of an open connection has only ACK.
 const ORDINARY: TcpFlags = TcpFlags::RST.with(TcpFlags::SYN).with(TcpFlags::ACK);
 /// RFC 7323 5.5: after this idle time, timestamps of a connection are meaningless.
 const IDLE_MS: u32 = 24 * 24 * 3600 * 1000;

@@ -68,7 +68,7 @@ impl Slots {
         Some((self.places.len() - 1) as u32)
     }
 
-    /// As [`Slots::remove`], for a slot whose contents are no longer needed.
+    /// Like [`Slots::remove`], for a slot whose contents are no longer needed.
     pub(crate) fn vacate(&mut self, index: u32) {
         let slot = &mut self.places[index as usize].slot;
         let generation = slot.generation().wrapping_add(1).max(1);
@@ -143,7 +143,7 @@ impl Slots {
         (slot, conn_stats)
     }
 
-    /// As `open_mut`, with the connection's counters.
+    /// Like `open_mut`, with the connection's counters.
     #[inline(always)]
     pub(crate) fn open_and_stats(&mut self, index: u32) -> Option<(&mut Tcb, &mut ConnectionStats)> {
         match self.places.get_mut(index as usize) {

@@ -14,7 +14,7 @@ pub(crate) enum TimerKind {
     Probe,
     /// RACK's reordering timer (RFC 8985 section 6.3).
     Reorder,
-    /// None: everything sent is acknowledged. The tick is the time of the last transmission.
+    /// No timer: everything sent is acknowledged. The tick is the time of the last transmission.
     Idle,
     /// The persist timer (RFC 9293 3.8.6.1).
     Persist,

@@ -83,7 +83,7 @@ impl Tcb {
         self.timer = TimerTick::at(tick.wrapping_sub(ago_us >> 10).max(1));
     }
 
-    /// As [`Tcb::stop_timer`], with the times of a turn.
+    /// Like [`Tcb::stop_timer`], with the times of a turn.
     #[inline]
     pub(crate) fn stop_timer_at(&mut self, turn: Turn, ago_us: u32) {
         self.remember_sending(turn.tick, ago_us);
@@ -160,7 +160,7 @@ impl Tcb {
         self.restart_timer_if(|tcb| tcb.tx.has_one_out(store), config, now);
     }
 
-    /// As [`Tcb::restart_timer`]; `single`: only one segment is in flight.
+    /// Like [`Tcb::restart_timer`]; `single`: only one segment is in flight.
     #[inline]
     pub(crate) fn restart_timer_if(&mut self, single: impl FnOnce(&Self) -> bool, config: &TcpConfig, now: Instant) {
         if self.backoff > 0 {

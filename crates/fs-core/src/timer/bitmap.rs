@@ -40,7 +40,8 @@ impl<const WORDS: usize> Bitmap<WORDS> {
         if here != 0 {
             return Some(here.trailing_zeros() as usize);
         }
-        // Whole words after this one, or from the start of the ring (this word's low bits last).
+        // The whole words after this one, or from the start of the ring. This word's low bits come
+        // last.
         let after = if word == 63 { 0 } else { self.summary >> (word + 1) << (word + 1) };
         let found = if after != 0 { after } else { self.summary };
         if found == 0 {

@@ -171,7 +171,7 @@ impl Plain {
     }
 }
 
-/// As [`write_headers`], for IPv4 with no options but timestamps. The sums are computed from the
+/// Like [`write_headers`], for IPv4 with no options but timestamps. The sums are computed from the
 /// values, not from the bytes afterwards; big-endian words have the same sum (RFC 1071 section 2
 /// (B)).
 #[inline(always)]
@@ -192,7 +192,7 @@ pub(crate) fn write_plain<P: FramePool>(
     })
 }
 
-/// As [`write_plain`] with `options` bytes of options. `put` writes them to the start of its
+/// Like [`write_plain`] with `options` bytes of options. `put` writes them to the start of its
 /// argument and returns the sum of their words.
 #[inline(always)]
 fn write_v4<P: FramePool>(
@@ -249,7 +249,7 @@ fn write_v4<P: FramePool>(
     path.tx_checksum().then_some(TxChecksum { start, offset: tcp::CHECKSUM_OFFSET })
 }
 
-/// As [`bare`], over IPv4, for a SYN or SYN-ACK with these options; `plain` has none.
+/// Like [`bare`], over IPv4, for a SYN or SYN-ACK with these options; `plain` has none.
 pub(crate) fn bare_syn<P: FramePool>(pool: &mut P, path: &Path, plain: &Plain, offer: &SynOptions) -> Option<TxFrame> {
     let mut frame = pool.alloc()?;
     let words = SynWords::of(offer);

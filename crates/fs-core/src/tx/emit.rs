@@ -38,8 +38,8 @@ pub(crate) fn emit_segment<P: FramePool>(
     let segment = &mut segments[index];
     let payload_sum = if path.tx_checksum() { 0 } else { segment.payload_sum(rest, pool) };
     let (flags, tos) = tcb.mark_data(segment.flags(), index == tcb.tx.next, segment.len);
-    // SACK blocks are included only if a full segment leaves space; otherwise a pure ACK carries
-    // them.
+    // SACK blocks and their padding take up to 36 bytes. They are included if this segment is that much
+    // shorter than the MSS; otherwise a pure ACK carries them.
     let with_sack = segment.len + 36 <= tcb.mss as u32;
     let first = out.len();
     let options = tcb.option_bytes(ts, with_sack);
@@ -150,7 +150,7 @@ fn emit_copy<P: FramePool>(
     let checksum = build::write_headers(pool, &mut head, path, spec);
     out.push(TxFrame { frame: head, checksum });
     if extra > 0 {
-        // A frame from the application may contain more than a fresh one can: share its end.
+        // A frame from the application may contain more than a fresh one can: the second frame refers to its tail.
         let mut end = pool.share(&segment.head);
         end.trim_front(n);
         out.push(TxFrame { frame: end, checksum: None });

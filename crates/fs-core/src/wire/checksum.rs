@@ -97,7 +97,7 @@ impl Sum {
         sum.add(Sum::of_rest(rest))
     }
 
-    /// As [`Sum::of`], for headers and other short runs of bytes.
+    /// Like [`Sum::of`], for headers and other short runs of bytes.
     #[inline]
     pub fn of_short(bytes: &[u8]) -> Sum {
         let (words, rest) = bytes.as_chunks::<8>();
@@ -146,7 +146,7 @@ impl Sum {
         Sum(self.0.rotate_left(8))
     }
 
-    /// As [`Sum::swap`] if `odd`.
+    /// Like [`Sum::swap`] if `odd`.
     #[inline]
     pub fn swap_if(self, odd: bool) -> Sum {
         Sum(self.0.rotate_left(u32::from(odd) * 8))

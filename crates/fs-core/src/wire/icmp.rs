@@ -198,8 +198,8 @@ pub(crate) fn echo_reply_v4(request: &[u8], out: &mut [u8]) -> Option<usize> {
     Some(out.len())
 }
 
-/// As [`echo_reply_v4`] for ICMPv6. `from` is the reply's source (the request's destination), `to`
-/// its destination.
+/// Like [`echo_reply_v4`] for ICMPv6. `from` is the reply's source (the request's destination),
+/// `to` its destination.
 pub(crate) fn echo_reply_v6(request: &[u8], from: Ipv6Address, to: Ipv6Address, out: &mut [u8]) -> Option<usize> {
     let caps = ChecksumCapabilities::ignored();
     let Icmpv6Repr::EchoRequest { ident, seq_no, data } =

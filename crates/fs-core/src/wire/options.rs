@@ -170,7 +170,7 @@ pub fn sack_blocks(options: &[u8]) -> SackBlocks {
 pub struct Cookie {
     bytes: [u8; 16],
     len: u8,
-    /// Whether the experimental option carries it.
+    /// True if the experimental option carries the cookie.
     experimental: bool,
 }
 

@@ -15,7 +15,7 @@ fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, &|name| (name == "web").then_some(33)).map(|(config, _)| config)
 }
 
-/// What docs/OPERATING.md shows is a configuration.
+/// The example of docs/OPERATING.md is a valid configuration.
 #[test]
 fn the_file_of_the_documentation() {
     let page = include_str!("../../../../docs/OPERATING.md");

@@ -6,11 +6,11 @@ use super::names::{AddressBuffer, address};
 use crate::values::{MSG, bits};
 
 /// Maximum number of bytes of one call.
-const MOST: usize = 4 << 20;
+const LENGTH_MAX: usize = 4 << 20;
 
 /// Returns a step's bytes, which depend on the step, so that received bytes show their origin.
 pub fn pattern(step: usize, length: usize) -> Vec<u8> {
-    (0..length.min(MOST)).map(|i| ((step * 37 + 11) ^ (i * 7 + (i >> 8))) as u8).collect()
+    (0..length.min(LENGTH_MAX)).map(|i| ((step * 37 + 11) ^ (i * 7 + (i >> 8))) as u8).collect()
 }
 
 fn hash(bytes: &[u8]) -> u32 {
@@ -92,7 +92,7 @@ pub fn send(descriptor: i32, form: i32, length: i32, flags: i32, step: usize) ->
 
 /// Receives up to `length` bytes by one call.
 pub fn receive(descriptor: i32, form: i32, length: i32, flags: i32) -> String {
-    let mut bytes = vec![0u8; (length.max(0) as usize).min(MOST)];
+    let mut bytes = vec![0u8; (length.max(0) as usize).min(LENGTH_MAX)];
     let size = bytes.len();
     let data = bytes.as_mut_ptr().cast::<libc::c_void>();
     let show = |bytes: &[u8], got: super::calls::Answer| {

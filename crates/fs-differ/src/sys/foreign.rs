@@ -3,7 +3,7 @@
 use super::calls::Answer;
 use io_uring::{IoUring, opcode, squeue, types};
 
-/// How a call reaches the kernel.
+/// The way in which a call reaches the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// syscall(2).

@@ -31,7 +31,7 @@ pub(super) struct Socket {
     pub(super) late: Option<u8>,
     /// The kernel has an edge to report.
     pub(super) edge: bool,
-    /// It has reported one while the connection was hot.
+    /// The kernel has reported an event while the connection was hot.
     pub(super) asks: bool,
     pub(super) sender: Sender,
     pub(super) sent: u8,

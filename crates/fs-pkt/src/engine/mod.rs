@@ -94,7 +94,7 @@ impl Engine {
             ended_by_bug: None,
             not_run: Vec::new(),
         };
-        // As Linux without the fq queue discipline.
+        // Like Linux without the fq queue discipline.
         engine.sysctls.tcp.slow_start_pacing = false;
         engine.apply_sysctls();
         engine
@@ -157,7 +157,7 @@ impl Engine {
         for _ in 0..TURNS_MAX {
             self.stack.tick();
             let mut moved = self.wake();
-            // As on a core: packets leave after the tasks have run.
+            // Like a core: packets leave after the tasks have run.
             moved |= self.proceed();
             moved |= self.transmit();
             if !moved {

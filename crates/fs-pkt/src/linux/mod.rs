@@ -42,7 +42,7 @@ pub struct Linux {
     background: Worker,
     busy: bool,
     directory: PathBuf,
-    /// Descriptors that calls have made, to be closed at the end.
+    /// Descriptors that calls have created. They are closed at the end.
     open: Vec<i32>,
 }
 
@@ -258,7 +258,7 @@ impl Target for Linux {
     }
 
     fn cookie(&mut self, _local: IpAddr, _remote: IpAddr) -> Option<Vec<u8>> {
-        // It derives from net.ipv4.tcp_fastopen_key, which scripts set.
+        // The cookie derives from net.ipv4.tcp_fastopen_key, which scripts set.
         None
     }
 

@@ -148,7 +148,7 @@ pub struct Outcome {
     pub result: i64,
     /// Set when `result` is -1.
     pub errno: i32,
-    /// Its output.
+    /// The call's output.
     pub out: Out,
 }
 
@@ -186,7 +186,7 @@ pub struct Control {
     pub level: i32,
     /// cmsg_type.
     pub kind: i32,
-    /// Its data.
+    /// The control message's data.
     pub data: Vec<u8>,
 }
 

@@ -298,7 +298,7 @@ impl<T: Target> Runner<'_, T> {
                 Ok(())
             }
             SysCall::Accept { .. } if outcome.result >= 0 => {
-                // As with packetdrill, an earlier connection may have had the number.
+                // Here, and in packetdrill, an earlier connection may have had the number.
                 let fd = int(&call.result)?;
                 self.fds.insert(fd, outcome.result as i32);
                 let Out::Peer(peer) = outcome.out else { return Err("accept returned no peer".into()) };

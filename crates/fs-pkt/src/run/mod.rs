@@ -27,7 +27,7 @@ pub struct Failure {
     pub file: String,
     /// The event's line; 0: the script as a whole.
     pub line: u32,
-    /// What happened, over one or more lines.
+    /// Description of the failure, over one or more lines.
     pub message: String,
 }
 

@@ -19,9 +19,9 @@ pub struct Script {
 /// A shell command and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
-    /// Its first line.
+    /// The command's first line.
     pub line: u32,
-    /// Its text.
+    /// The command's text.
     pub text: String,
 }
 
@@ -30,9 +30,9 @@ pub struct Command {
 pub struct Event {
     /// Line of its time.
     pub line: u32,
-    /// Its time.
+    /// The event's time.
     pub time: Time,
-    /// Its action.
+    /// The event's action.
     pub action: Action,
 }
 
@@ -76,15 +76,15 @@ pub enum Direction {
 /// A packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PacketSpec {
-    /// Its direction.
+    /// The packet's direction.
     pub direction: Direction,
-    /// Its IP header, as far as given.
+    /// The packet's IP header, as far as given.
     pub ip: IpInfo,
     /// Source and destination port, if they differ from the connection's.
     pub ports: Option<(u16, u16)>,
     /// `sock(4)`: the descriptor whose connection this is, instead of the latest one.
     pub socket: Option<i64>,
-    /// Its payload.
+    /// The packet's payload.
     pub body: Body,
 }
 
@@ -105,7 +105,7 @@ pub enum Tos {
     /// Nothing.
     #[default]
     Unsaid,
-    /// Its ECN bits.
+    /// The field's ECN bits.
     Ecn(u8),
     /// ECT(0) or ECT(1).
     Ect01,
@@ -127,7 +127,7 @@ pub enum Body {
 /// A TCP segment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpSpec {
-    /// As `crate::packet::flags`.
+    /// Like `crate::packet::flags`.
     pub flags: u16,
     /// The ECN bits were given as one number, the ACE field of accurate ECN.
     pub ace: bool,
@@ -184,11 +184,11 @@ pub enum Echoed {
 pub struct Call {
     /// When it ends, if it may block; in microseconds, in the event's kind of time.
     pub end: Option<i64>,
-    /// Its name.
+    /// The call's name.
     pub name: String,
-    /// Its arguments.
+    /// The call's arguments.
     pub args: Vec<Expr>,
-    /// Its return value.
+    /// The call's return value.
     pub result: Expr,
     /// The errno that it sets.
     pub errno: Option<String>,
@@ -226,11 +226,11 @@ pub enum Expr {
 /// A member of a structure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
-    /// Its name, if it has one.
+    /// The field's name, if it has one.
     pub name: Option<String>,
     /// The expression in parentheses after the name.
     pub count: Option<Expr>,
-    /// Its value.
+    /// The field's value.
     pub value: Expr,
 }
 

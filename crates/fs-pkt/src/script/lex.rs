@@ -9,7 +9,7 @@ use std::str::CharIndices;
 pub(crate) struct Token {
     pub(crate) line: u32,
     pub(crate) tok: Tok,
-    /// Its source text.
+    /// The token's source text.
     pub(crate) text: String,
 }
 

@@ -1,11 +1,11 @@
-//! What is wrong with a script.
+//! Errors in the text of a script.
 
 use std::fmt;
 
 /// Error of a script that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// Its path.
+    /// Path of the script.
     pub file: String,
     /// The line.
     pub line: u32,

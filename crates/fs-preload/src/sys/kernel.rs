@@ -204,7 +204,7 @@ pub(crate) struct SetCall {
 
 /// The descriptor that is always readable, and what the kernel reports for it (E5).
 static INTERRUPTION: AtomicI32 = AtomicI32::new(-1);
-/// Its address is the data: no other data of the application is this address.
+/// The address of this variable is the event's data: no other data of the application is this address.
 static INTERRUPTION_DATA: AtomicU32 = AtomicU32::new(0);
 
 impl SetCall {

@@ -60,7 +60,7 @@ static END: extern "C" fn() = end;
 
 /// Run by exit(3).
 pub(crate) extern "C" fn end() {
-    // It has reported before.
+    // The process has reported before.
     if !confined::is_confined() {
         report();
     }

@@ -7,7 +7,7 @@ use rustix::mm::Advice;
 
 use super::heap::map_zeros;
 
-/// Where no page could be made: it never reads as zero.
+/// Used if no page could be mapped. It never reads as zero.
 static NEVER: AtomicU32 = AtomicU32::new(1);
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::from_ref(&NEVER).cast_mut());
 

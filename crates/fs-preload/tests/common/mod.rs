@@ -40,7 +40,7 @@ pub(crate) fn compiled(name: &str) -> PathBuf {
     program
 }
 
-/// What the processes under the library have counted.
+/// Counters of the processes under the library.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     pub promoted: u64,

@@ -69,7 +69,7 @@ fn relay_is_idle_after_a_while_without_bytes() {
     };
     let (first, second) = (relay(), relay());
     assert!(!clients.close_idlest() && !clients.close_idlest_relay(server));
-    // It has only connected.
+    // The silent client has only connected.
     let (silent, busy) = clients.enter();
     silent.relays_to(server);
     drop(busy);

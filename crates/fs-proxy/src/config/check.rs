@@ -1,6 +1,7 @@
 //! Checks of a configuration that its types cannot express.
 
 use super::{Balance, Config, EditsConfig, Finding, HashKey, ListenerConfig, Mode, RouteConfig, UpstreamConfig};
+use crate::edits::OF_REQUESTS;
 use std::net::SocketAddr;
 
 impl Config {
@@ -8,6 +9,9 @@ impl Config {
     pub(super) fn check(&self) -> Result<(), Finding> {
         if self.listeners.is_empty() {
             return Err((None, "no [[listener]]: nothing to do".into()));
+        }
+        if let Some(burst) = self.limits.client_burst.as_ref().filter(|_| self.limits.client_requests.is_none()) {
+            return Err((Some(burst.span().start), "`client_burst` has an effect only with `client_requests`".into()));
         }
         for (number, upstream) in self.upstreams.iter().enumerate() {
             let name = upstream.name.get_ref();
@@ -28,6 +32,10 @@ impl Config {
             let edits = [&listener.request_headers, &listener.response_headers];
             if listener.mode == Mode::Tcp && edits.iter().any(|edits| **edits != EditsConfig::default()) {
                 return Err((Some(at), "a listener with mode = \"tcp\" has no headers".into()));
+            }
+            let values = listener.response_headers.set.values();
+            if let Some(wrong) = OF_REQUESTS.iter().find(|name| values.clone().any(|value| value.contains(**name))) {
+                return Err((Some(at), format!("`response_headers` cannot have {wrong}: it belongs to the request")));
             }
             for route in &listener.routes {
                 check_route(route, listener)?;
@@ -119,6 +127,18 @@ fn check_servers(upstream: &UpstreamConfig) -> Result<(), Finding> {
     if let Some(bad) = addrs.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
         return Err((at, format!("`{bad}` is not a server's address")));
     }
+    if upstream.http2 && !cfg!(feature = "http2") {
+        return Err((at, "this fs-proxy was built without HTTP/2: build it with the feature `http2`".into()));
+    }
+    if upstream.http2 && upstream.health_check.as_ref().is_some_and(|check| check.path.is_some()) {
+        let message =
+            format!("upstream `{name}`: a health check with a path uses HTTP/1.1, so with `http2` it has none");
+        return Err((at, message));
+    }
+    if let Some(tls) = upstream.tls.as_ref().filter(|_| upstream.send_proxy.is_some()) {
+        let message = "an upstream has either `tls` or `send_proxy`: the header would precede the handshake";
+        return Err((Some(tls.span().start), message.into()));
+    }
     if let Some(hash) = &upstream.hash
         && upstream.balance != Balance::Hash
     {
@@ -139,6 +159,10 @@ fn check_use(upstream: &UpstreamConfig, listener: &ListenerConfig) -> Result<(),
     }
     if upstream.request_headers != EditsConfig::default() && listener.mode == Mode::Tcp {
         let message = format!("a listener with mode = \"tcp\" uses upstream `{name}`: it has no headers");
+        return Err((Some(upstream.name.span().start), message));
+    }
+    if upstream.http2 && listener.mode == Mode::Tcp {
+        let message = format!("a listener with mode = \"tcp\" uses upstream `{name}`, which has `http2`");
         return Err((Some(upstream.name.span().start), message));
     }
     if let Some(version) = upstream.send_proxy.as_ref().filter(|_| listener.mode == Mode::Http) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct EditsConfig {
-    /// Names and values, which replace those that came. `{client}` is the client's address.
+    /// Names and values, which replace those that came. `edits` has the placeholders.
     #[serde(deserialize_with = "set")]
     pub(crate) set: BTreeMap<String, String>,
     #[serde(deserialize_with = "removed")]

@@ -1,5 +1,5 @@
 use super::listener::{PairConfig, TlsConfig};
-use super::upstream::ServerTable;
+use super::upstream::{ServerTable, ServerTlsConfig};
 use super::value::parse_duration;
 use super::*;
 use serde::de::DeserializeOwned;
@@ -118,7 +118,9 @@ fn impossible_settings_are_errors() {
     let twice = "[\"10.0.0.1:80\", \"10.0.0.1:80\"]";
     wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", twice, 15, "twice");
     wrong("10.0.0.1:80", "127.0.0.1:80", 9, "round for ever");
-    wrong("10.0.0.1:80", "web.example:http", 15, "not an address or a name");
+    for bad in ["web.example:http", "web.example", "_web.example", "web.example:0"] {
+        wrong("10.0.0.1:80", bad, 15, "not an address or a name");
+    }
     // Through another listener, and through a wildcard's loopback address.
     let round = |address: &str, server: &str| {
         format!(
@@ -228,6 +230,30 @@ fn keys_of<T: DeserializeOwned>(section: &str) -> Vec<String> {
     names.map(|key| if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }).collect()
 }
 
+#[test]
+fn tls_and_http2_of_servers_are_checked() {
+    let tail = "keepalive = { connections = 4 }";
+    let with = |more: &str| format!("{tail}\n{more}");
+    wrong(tail, &with("tls = { ca = '/nowhere.pem' }"), 19, "ca /nowhere.pem");
+    wrong(tail, &with("tls = { ca = '/dev/null' }"), 19, "ca /dev/null");
+    wrong(tail, &with("tls = { certificate = 'a.pem' }"), 19, "both `certificate` and `key`");
+    wrong(tail, &with("tls = {}\nsend_proxy = 'v2'"), 19, "either `tls` or `send_proxy`");
+    wrong(tail, &with("http2 = true"), 15, "health check with a path");
+    let tcp = GOOD.replace("\"http\"", "\"tcp\"").replace("path = \"/health\", ", "");
+    let error = load(&tcp.replace(tail, &with("http2 = true"))).unwrap_err();
+    assert!(error.contains("line 14:") && error.contains("has `http2`"), "{error}");
+}
+
+#[test]
+fn limits_are_checked() {
+    let tail = "keepalive = { connections = 4 }";
+    wrong(tail, &format!("{tail}\nretry_budget = 101"), 19, "above 100");
+    wrong(tail, &format!("{tail}\nqueue = {{ timeout = '0s' }}"), 19, "0s");
+    wrong("\"10.0.0.1:80\"", "{ address = '10.0.0.1:80', max_connections = 0 }", 15, "0");
+    wrong("[timeouts]", "[limits]\nclient_burst = 3\n[timeouts]", 6, "only with `client_requests`");
+    wrong("[timeouts]", "[limits]\nclient_requests = 0\n[timeouts]", 6, "0");
+}
+
 /// The tables of docs/PROXY.md list every key, and no other.
 #[test]
 fn documentation_lists_every_key() {
@@ -244,7 +270,9 @@ fn documentation_lists_every_key() {
         keys_of::<UpstreamConfig>("upstream"),
         keys_of::<ServerTable>("upstream.servers"),
         keys_of::<EditsConfig>("upstream.request_headers"),
+        keys_of::<ServerTlsConfig>("upstream.tls"),
         keys_of::<HealthCheck>("upstream.health_check"),
+        keys_of::<QueueConfig>("upstream.queue"),
         keys_of::<Keepalive>("upstream.keepalive"),
     ]
     .concat();

@@ -1,12 +1,17 @@
 //! `[[upstream]]`: servers, and how requests are distributed over them.
 
 use super::edits::EditsConfig;
+use super::lookup::{self, Service};
 use super::value::{duration, optional_duration, path};
+use crate::tls;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -29,31 +34,80 @@ pub(crate) struct UpstreamConfig {
     /// The time in which a server that is healthy again gets its full weight.
     #[serde(default, deserialize_with = "optional_duration")]
     pub(crate) slow_start: Option<Duration>,
-    /// How often names of servers are looked up again.
-    #[serde(default = "ten_seconds", deserialize_with = "duration")]
-    pub(crate) lookup_interval: Duration,
+    /// Interval at which names of servers are looked up again.
+    #[serde(default, deserialize_with = "optional_duration")]
+    lookup_interval: Option<Duration>,
+    /// For how long the addresses of names hold.
+    #[serde(skip)]
+    valid_for: Option<Duration>,
     /// The PROXY protocol's version that servers get before the first byte of a connection.
     pub(crate) send_proxy: Option<Spanned<ProxyVersion>>,
     /// Changes of requests before they go to a server of this upstream.
     #[serde(default)]
     pub(crate) request_headers: EditsConfig,
     pub(crate) health_check: Option<HealthCheck>,
+    /// What waits while all servers are busy.
+    #[serde(default)]
+    pub(crate) queue: QueueConfig,
+    /// Retries in per cent of the requests.
+    #[serde(default = "twenty", deserialize_with = "per_cent")]
+    pub(crate) retry_budget: u32,
     #[serde(default)]
     pub(crate) keepalive: Keepalive,
+    /// Servers get HTTP/2: over TLS by ALPN, else at once.
+    #[serde(default)]
+    pub(crate) http2: bool,
+    pub(super) tls: Option<Spanned<ServerTlsConfig>>,
+    /// The configuration of `tls`, after its files have been read.
+    #[serde(skip)]
+    pub(crate) connector: Option<tls::Connector>,
 }
 
-fn ten_seconds() -> Duration {
-    Duration::from_secs(10)
+/// TLS of the connections to servers.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ServerTlsConfig {
+    /// The name in the servers' certificates. Default: each server's own name or address.
+    pub(super) name: Option<String>,
+    /// PEM file of authorities. Default: those of the system.
+    ca: Option<PathBuf>,
+    /// The proxy's own certificate chain, for servers that ask for one.
+    certificate: Option<PathBuf>,
+    /// That one's key.
+    key: Option<PathBuf>,
 }
+
+impl ServerTlsConfig {
+    /// # Errors
+    /// If only one of `certificate` and `key` is given.
+    pub(super) fn files(&self) -> Result<tls::ServerFiles<'_>, String> {
+        let identity: Option<(&Path, &Path)> = match (&self.certificate, &self.key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            _ => return Err("tls needs both `certificate` and `key`, or neither".into()),
+        };
+        Ok(tls::ServerFiles { ca: self.ca.as_deref(), identity })
+    }
+}
+
+/// How often names are looked up whose time to live is not known.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);
+/// Limits of a time to live. Lower: a name server is asked all the time. Higher: a wrong record is used
+/// for that long.
+const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
 /// A server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerConfig {
     pub(crate) addr: SocketAddr,
-    /// Its share. 0: it gets no new requests or connections.
+    /// Its name, without the port, if it is given by name.
+    pub(crate) name: Option<Arc<str>>,
+    /// The server's share. 0: no new requests or connections.
     pub(crate) weight: u32,
-    /// It is used if no other server can be.
+    /// True for a server that is used only if no other is usable.
     pub(crate) backup: bool,
+    /// Most requests (L7) or connections (L4) at the same time.
+    pub(crate) max_connections: Option<NonZeroU32>,
 }
 
 /// A server as written: only an address, or a table.
@@ -68,6 +122,7 @@ pub(super) struct ServerTable {
     weight: u32,
     #[serde(default)]
     backup: bool,
+    max_connections: Option<NonZeroU32>,
 }
 
 fn one() -> u32 {
@@ -85,7 +140,8 @@ impl<'de> Deserialize<'de> for WrittenServer {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ServerTable, E> {
-                Ok(ServerTable { address: Address::parse(text).map_err(E::custom)?, weight: 1, backup: false })
+                let address = Address::parse(text).map_err(E::custom)?;
+                Ok(ServerTable { address, weight: 1, backup: false, max_connections: None })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ServerTable, A::Error> {
@@ -100,12 +156,14 @@ impl<'de> Deserialize<'de> for WrittenServer {
     }
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug)]
 enum Address {
     Known(SocketAddr),
     /// A name and a port.
-    Named(String),
+    Named(Arc<str>, u16),
+    /// A service, whose servers the DNS knows (SRV).
+    Service(String),
 }
 
 impl Address {
@@ -117,13 +175,14 @@ impl Address {
             let is_label = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
             name.bytes().all(is_label) && name.bytes().any(|byte| byte.is_ascii_alphabetic())
         };
-        match text.rsplit_once(':') {
-            Some((name, port)) if is_name(name) && port.parse::<u16>().is_ok_and(|port| port > 0) => {
-                Ok(Self::Named(text.to_owned()))
-            }
+        let named =
+            text.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok().filter(|&port| port > 0)?)));
+        match named {
+            Some((name, port)) if is_name(name) => Ok(Self::Named(name.into(), port)),
+            None if text.starts_with('_') && text.contains("._") && is_name(text) => Ok(Self::Service(text.to_owned())),
             _ => Err(format!(
                 "`{text}` is not an address or a name with a port, such as \"10.0.0.2:80\", \"[fd00::2]:80\" or \
-                 \"web.example:80\""
+                 \"web.example:80\", nor a service such as \"_http._tcp.example\""
             )),
         }
     }
@@ -142,28 +201,94 @@ impl UpstreamConfig {
     /// If a name has no address.
     pub(super) fn look_up(&mut self) -> Result<(), String> {
         let mut servers = Vec::new();
-        for WrittenServer(ServerTable { address, weight, backup }) in self.written.get_ref() {
-            let server = |addr| ServerConfig { addr, weight: *weight, backup: *backup };
-            match address {
-                Address::Known(addr) => servers.push(server(*addr)),
-                Address::Named(name) => {
-                    let found = name.to_socket_addrs().map_err(|error| format!("`{name}` has no address: {error}"))?;
-                    let mut found: Vec<SocketAddr> = found.collect();
-                    // Name servers answer in any order.
-                    found.sort_unstable();
-                    found.dedup();
-                    found.retain(|addr| !servers.iter().any(|known: &ServerConfig| known.addr == *addr));
-                    servers.extend(found.into_iter().map(server));
+        let mut lookups = Lookups::default();
+        for WrittenServer(ServerTable { address, weight, backup, max_connections }) in self.written.get_ref() {
+            let (weight, backup, max_connections) = (*weight, *backup, *max_connections);
+            let server = |addr, name| ServerConfig { addr, name, weight, backup, max_connections };
+            let found: Vec<ServerConfig> = match address {
+                Address::Known(addr) => {
+                    // Also if it is there already: the check names it.
+                    servers.push(server(*addr, None));
+                    continue;
+                }
+                Address::Named(name, port) => {
+                    let addresses = lookups.addresses(name, *port)?;
+                    addresses.into_iter().map(|addr| server(addr, Some(name.clone()))).collect()
+                }
+                Address::Service(name) => lookups.servers(name, &server)?,
+            };
+            for found in found {
+                if !servers.iter().any(|known: &ServerConfig| known.addr == found.addr) {
+                    servers.push(found);
                 }
             }
         }
-        self.servers = servers;
+        (self.servers, self.valid_for) = (servers, lookups.valid_for);
         Ok(())
+    }
+
+    /// Returns the time until names are looked up again.
+    pub(super) fn lookup_interval(&self) -> Duration {
+        let (least, most) = TIME_TO_LIVE;
+        let valid = self.valid_for.map_or(LOOKUP_INTERVAL, |valid_for| valid_for.clamp(least, most));
+        self.lookup_interval.unwrap_or(valid)
     }
 
     /// Returns true if a server is given by name.
     pub(super) fn has_names(&self) -> bool {
-        self.written.get_ref().iter().any(|server| matches!(server.0.address, Address::Named(_)))
+        self.written.get_ref().iter().any(|server| !matches!(server.0.address, Address::Known(_)))
+    }
+}
+
+/// Lookups of an upstream's names.
+#[derive(Default)]
+struct Lookups {
+    /// The shortest time to live.
+    valid_for: Option<Duration>,
+}
+
+impl Lookups {
+    /// Remembers a time to live.
+    fn keep<T>(&mut self, found: lookup::Found<T>) -> Vec<T> {
+        self.valid_for = self.valid_for.into_iter().chain(found.valid_for).min();
+        found.what
+    }
+
+    /// Returns a name's addresses, in their order: name servers answer in any.
+    fn addresses(&mut self, name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+        let found = lookup::addresses(name).map_err(|error| format!("`{name}` has no address: {error}"))?;
+        let mut found: Vec<SocketAddr> = self.keep(found).into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Returns a service's servers. Those of the first priority are used, and others are backup
+    /// servers. Their weights are the records', unless the configuration has 0.
+    fn servers(
+        &mut self,
+        name: &str,
+        server: &impl Fn(SocketAddr, Option<Arc<str>>) -> ServerConfig,
+    ) -> Result<Vec<ServerConfig>, String> {
+        let found = lookup::services(name).map_err(|error| format!("`{name}` has no server: {error}"))?;
+        let mut services = self.keep(found);
+        services.sort_unstable_by(|one, other| {
+            (one.priority, &one.host, one.port).cmp(&(other.priority, &other.host, other.port))
+        });
+        let first = services.first().map(|service| service.priority);
+        let mut servers = Vec::new();
+        for Service { host, port, weight, priority } in services {
+            let name: Arc<str> = host.as_str().into();
+            for addr in self.addresses(&host, port)? {
+                let mut server = server(addr, Some(name.clone()));
+                if server.weight > 0 {
+                    server.weight = u32::from(weight).clamp(1, WEIGHT_MAX);
+                }
+                server.backup |= Some(priority) != first;
+                servers.push(server);
+            }
+        }
+        Ok(servers)
     }
 }
 
@@ -221,14 +346,14 @@ pub(crate) struct HealthCheck {
     #[serde(deserialize_with = "path")]
     pub(crate) path: Option<String>,
     /// Good checks in a row after which a server is used again.
-    pub(crate) rise: std::num::NonZeroU32,
+    pub(crate) rise: NonZeroU32,
     /// Bad checks in a row after which a server is no longer used.
-    pub(crate) fall: std::num::NonZeroU32,
+    pub(crate) fall: NonZeroU32,
 }
 
 impl Default for HealthCheck {
     fn default() -> Self {
-        let number = |n| std::num::NonZeroU32::new(n).unwrap_or(std::num::NonZeroU32::MIN);
+        let number = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
         Self {
             interval: Duration::from_secs(2),
             timeout: Duration::from_secs(1),
@@ -236,6 +361,36 @@ impl Default for HealthCheck {
             rise: number(2),
             fall: number(3),
         }
+    }
+}
+
+/// The queue for servers with `max_connections`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct QueueConfig {
+    /// Most requests that wait on a core. Too low: a burst is refused. Too high: requests wait that
+    /// will be refused.
+    pub(crate) requests: usize,
+    /// How long each may wait.
+    #[serde(deserialize_with = "duration")]
+    pub(crate) timeout: Duration,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self { requests: 1000, timeout: Duration::from_secs(3) }
+    }
+}
+
+fn twenty() -> u32 {
+    20
+}
+
+fn per_cent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let number = u32::deserialize(deserializer)?;
+    match number {
+        0..=100 => Ok(number),
+        _ => Err(serde::de::Error::custom(format!("{number} is above 100 per cent"))),
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long the successor may take until it serves. Too short: a slow start (a certificate on a
+/// Maximum time until the successor serves. Too short: a slow start (a certificate on a
 /// network disk) is given up. Too long: a successor that hangs blocks further signals.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -28,7 +28,7 @@ pub(crate) fn give(sockets: &[Passed]) -> anyhow::Result<u32> {
     let mut command = Command::new(&program);
     command.args(arguments).env(VARIABLE, "stdin").stdin(Stdio::from(theirs));
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-    // It has the only other descriptor of the other end.
+    // The command has the only other descriptor of the other end.
     drop(command);
     let passed = pass(&ours, sockets);
     if passed.is_err() {

@@ -5,8 +5,11 @@ use super::buffers::Kept;
 use super::head::{Added, Request};
 use super::per_core::Core;
 use crate::clients::Connection;
+use crate::edits::About;
 use crate::site::Site;
 use crate::socket::From;
+use crate::stats::ServerIndex;
+use crate::upstream::Server;
 use fs_stacks::Stream;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -41,7 +44,7 @@ impl Asked {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub(super) status: u16,
-    pub(super) server: Option<SocketAddr>,
+    pub(super) server: Option<(SocketAddr, ServerIndex)>,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
     pub(super) is_broken: bool,
@@ -52,8 +55,8 @@ impl Record {
         Self { status: CLIENT_GONE, server: None, bytes_in: content, bytes_out: 0, is_broken: false }
     }
 
-    pub(super) fn answered(&mut self, status: u16, server: SocketAddr) {
-        (self.status, self.server) = (status, Some(server));
+    pub(super) fn answered(&mut self, status: u16, server: &Server) {
+        (self.status, self.server) = (status, Some((server.addr, server.index())));
     }
 
     pub(super) fn has_answer(&self) -> bool {
@@ -96,6 +99,10 @@ impl<'a> Client<'a> {
             down: kept(),
             answer: kept(),
         }
+    }
+
+    pub(super) fn about(&self) -> About {
+        About { client: self.from.peer.ip(), is_tls: self.from.is_tls }
     }
 
     pub(super) fn core(&self) -> &'a Core {

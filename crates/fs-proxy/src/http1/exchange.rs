@@ -1,33 +1,22 @@
-//! The only module of the lean path that polls: forwarding a request to a server, its response, and
-//! waiting for requests.
+//! Forwards a request to a server, and its response.
 //!
 //! Everything here runs in the single task of the client's connection. Bytes are parsed in the
 //! core's scratch buffer, and nothing refers to it after a return.
 
 use super::body::{Body, Malformed};
-use super::buffers::Kept;
 use super::client::{Asked, Client, Record};
 use super::head::{self, Answer, HEAD_MAX, Parsed};
-use crate::refusal::Refusal;
+use super::io::{STEPS, nonzero, poll_kept, read_once, send_up, write};
+use super::waiting::JOINED;
 use crate::upstream::Use;
 use fs_stacks::Stream;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of a body that are copied behind its head, so that both are in one buffer. Too low: two
-/// packets instead of one. Too high: the copy costs more than the second part of a vectored write.
-pub(super) const JOINED: usize = 2048;
 /// Pipelined bytes that are kept while a request is served. Further bytes stay in the socket.
 const HELD_MAX: usize = 64 << 10;
-/// Reads per direction and turn before other connections get their turn.
-const STEPS: usize = 16;
-/// How long a client's further bytes are read and dropped, so that a reset does not discard its
-/// response (RFC 9112 9.6). Too short: it is lost on slow lines. Too long: a finished connection
-/// stays open.
-const LINGER: Duration = Duration::from_secs(5);
 
 /// The reason why an exchange failed.
 pub(super) enum Failure {
@@ -43,237 +32,6 @@ pub(super) enum Failure {
     Broken,
     /// No byte moved for too long.
     TimedOut,
-}
-
-/// The client's next action.
-pub(super) enum Next {
-    Request(Asked),
-    Odd(&'static str),
-    Refused(Refusal),
-    /// Nothing more.
-    Closed,
-}
-
-/// Reads once. `None` is the end of the stream.
-macro_rules! read {
-    ($stream:expr, $scratch:ident, $core:expr, $cx:expr) => {{
-        let len = $core.buffers.piece($scratch.len());
-        let mut buf = ReadBuf::new(&mut $scratch[..len]);
-        match Pin::new(&mut $stream).poll_read($cx, &mut buf) {
-            Poll::Ready(result) => {
-                let len = buf.filled().len();
-                Poll::Ready(result.map(|()| len))
-            }
-            Poll::Pending => Poll::Pending,
-        }
-    }};
-}
-
-fn nonzero(written: usize) -> io::Result<usize> {
-    if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) }
-}
-
-/// Writes bytes that are kept for a peer. Counts the written bytes.
-#[inline]
-fn poll_kept(kept: &mut Kept, to: &mut Stream, moved: &mut u64, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-    while !kept.is_empty() {
-        let written = nonzero(ready!(Pin::new(&mut *to).poll_write(cx, kept.bytes()))?)?;
-        *moved += written as u64;
-        kept.consume(written);
-    }
-    Poll::Ready(Ok(()))
-}
-
-/// Writes two parts after the kept bytes, and keeps the rest.
-#[inline]
-fn write(kept: &mut Kept, parts: [&[u8]; 2], to: &mut Stream, moved: &mut u64, cx: &mut Context<'_>) -> io::Result<()> {
-    let [first, second] = parts;
-    let mut written = 0;
-    if kept.is_empty() {
-        let polled = match second {
-            [] => Pin::new(to).poll_write(cx, first),
-            _ => Pin::new(to).poll_write_vectored(cx, &parts.map(IoSlice::new)),
-        };
-        if let Poll::Ready(result) = polled {
-            written = nonzero(result?)?;
-            *moved += written as u64;
-        }
-    }
-    kept.keep(&first[written.min(first.len())..]);
-    kept.keep(&second[written.saturating_sub(first.len())..]);
-    Ok(())
-}
-
-impl Client<'_> {
-    /// Waits for a request.
-    pub(super) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        let site = self.site;
-        loop {
-            if let Some(next) = self.look_at_held() {
-                return Poll::Ready(next);
-            }
-            let mut scratch = site.scratch.borrow_mut();
-            let bytes = match read!(self.stream, scratch, self.core(), cx) {
-                Poll::Ready(Ok(len @ 1..)) => &scratch[..len],
-                Poll::Ready(_) => return Poll::Ready(Next::Closed),
-                Poll::Pending => return self.wait(cx),
-            };
-            if !self.held.is_empty() || site.is_retired() {
-                self.held.keep(bytes);
-                continue;
-            }
-            match self.parse(bytes) {
-                Parsed::Whole(asked, used) => {
-                    self.held.keep(&bytes[used..]);
-                    return Poll::Ready(Next::Request(asked));
-                }
-                Parsed::Odd(why) => {
-                    self.held.keep(bytes);
-                    return Poll::Ready(Next::Odd(why));
-                }
-                Parsed::Refused(refusal) => return Poll::Ready(Next::Refused(refusal)),
-                Parsed::Partial if self.core().buffers.is_full() => {
-                    return Poll::Ready(Next::Refused(Refusal::NO_CONNECTION_LEFT));
-                }
-                Parsed::Partial => {
-                    self.held.keep(bytes);
-                    self.seen = bytes.len();
-                    self.drop_empty_lines();
-                    if !self.held.is_empty() {
-                        // One deadline for the whole head, however it arrives.
-                        self.core().clock.set(self.connection, self.core().clock.after(site.config.timeouts.idle));
-                    }
-                }
-            }
-        }
-    }
-
-    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        let has_to_go = self.connection.poll_leaving(cx).is_ready();
-        let is_late = self.core().clock.is_late(self.connection);
-        if is_late && !self.held.is_empty() && !has_to_go {
-            return Poll::Ready(Next::Refused(Refusal::TIMED_OUT));
-        }
-        if has_to_go || is_late || (self.site.stop.is_requested() && self.held.is_empty()) {
-            return Poll::Ready(Next::Closed);
-        }
-        Poll::Pending
-    }
-
-    fn look_at_held(&mut self) -> Option<Next> {
-        let held = self.held.bytes();
-        if held.len() <= self.seen {
-            return None;
-        }
-        if self.site.is_retired() {
-            // A request for the next configuration.
-            return Some(Next::Odd("another configuration"));
-        }
-        // A head that arrives byte by byte is not parsed with each byte.
-        let new = &held[self.seen.saturating_sub(3)..];
-        let may_be_whole = self.seen == 0
-            || new.windows(2).any(|two| two == b"\n\n")
-            || new.windows(3).any(|three| three == b"\n\r\n");
-        self.seen = held.len();
-        match if may_be_whole { self.parse(held) } else { Parsed::Partial } {
-            Parsed::Whole(asked, used) => {
-                self.held.consume(used);
-                self.seen = 0;
-                Some(Next::Request(asked))
-            }
-            Parsed::Odd(why) => Some(Next::Odd(why)),
-            Parsed::Refused(refusal) => Some(Next::Refused(refusal)),
-            Parsed::Partial if held.len() >= HEAD_MAX => Some(Next::Refused(Refusal::HEAD_TOO_LONG)),
-            Parsed::Partial => {
-                self.drop_empty_lines();
-                None
-            }
-        }
-    }
-
-    /// Empty lines before a request are ignored (RFC 9112 2.2): a connection with only those is
-    /// idle.
-    fn drop_empty_lines(&mut self) {
-        let empty = self.held.bytes().chunks(2).take_while(|two| two == b"\r\n").count() * 2;
-        self.held.consume(empty);
-        self.seen = self.held.bytes().len();
-    }
-
-    /// Parses the request at the start of `bytes`, with the part of its body that is sent with the
-    /// head.
-    fn parse(&self, bytes: &[u8]) -> Parsed<Asked> {
-        let mut head = self.core().buffers.take();
-        let parsed = match head::request(bytes, &self.added, &mut head) {
-            Parsed::Whole(mut request, len) => {
-                let has_body = !request.body.is_done();
-                let (mut used, mut content) = (0, 0);
-                if has_body {
-                    let part = &bytes[len..];
-                    let part = &part[..part.len().min(JOINED)];
-                    match request.body.take(part, &mut head) {
-                        Ok(taken) => {
-                            (used, content) = (taken.used, taken.content);
-                            if !taken.rewritten {
-                                head.extend_from_slice(&part[..used]);
-                            }
-                        }
-                        Err(Malformed) => return Parsed::Refused(Refusal(400, "the chunks are malformed")),
-                    }
-                }
-                return Parsed::Whole(Asked::new(request, head, has_body, content), len + used);
-            }
-            Parsed::Partial => Parsed::Partial,
-            Parsed::Odd(why) => Parsed::Odd(why),
-            Parsed::Refused(refusal) => Parsed::Refused(refusal),
-        };
-        self.core().buffers.give(head);
-        parsed
-    }
-
-    /// Sends the bytes that are kept for the client. Also ready if the client does not take them in
-    /// time.
-    pub(super) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let is_over = self.connection.poll_leaving(cx).is_ready() || self.core().clock.is_late(self.connection);
-        let sent = poll_kept(&mut self.down, &mut self.stream, &mut 0, cx);
-        match sent {
-            Poll::Ready(Ok(())) => Pin::new(&mut self.stream).poll_flush(cx),
-            Poll::Pending if is_over => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            sent => sent,
-        }
-    }
-
-    /// Closes the connection. With `linger`, reads the client's further bytes first.
-    pub(super) async fn finish(&mut self, linger: bool) {
-        self.held.clear();
-        self.core().clock.set(self.connection, self.core().clock.after(LINGER));
-        let mut said = false;
-        std::future::poll_fn(|cx| {
-            let mut is_over = self.connection.poll_leaving(cx).is_ready() || self.core().clock.is_late(self.connection);
-            if !said {
-                match Pin::new(&mut self.stream).poll_shutdown(cx) {
-                    Poll::Ready(Ok(())) => said = true,
-                    Poll::Ready(Err(_)) => return Poll::Ready(()),
-                    Poll::Pending if is_over => return Poll::Ready(()),
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
-            is_over |= self.site.stop.is_requested();
-            if !linger || is_over {
-                return Poll::Ready(());
-            }
-            let mut scratch = self.site.scratch.borrow_mut();
-            for _ in 0..STEPS {
-                match read!(self.stream, scratch, self.core(), cx) {
-                    Poll::Ready(Ok(1..)) => {}
-                    Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
-    }
 }
 
 /// The state of a response.
@@ -375,8 +133,15 @@ impl<'a, 'b> Exchange<'a, 'b> {
         if self.is_sent {
             return Poll::Ready(Ok(()));
         }
-        let sent = ready!(self.poll_request(cx))?;
-        if sent.is_err() {
+        let mut sent = self.poll_request(cx)?;
+        if self.server.is_tls() && !matches!(sent, Poll::Ready(Err(_))) {
+            // Nothing else would send records that TLS has buffered.
+            let flushed = Pin::new(&mut *self.server).poll_flush(cx);
+            if sent.is_ready() {
+                sent = flushed;
+            }
+        }
+        if ready!(sent).is_err() {
             // The server may have responded before. Otherwise the next read returns the error.
             self.is_deaf = true;
             self.client.up.clear();
@@ -409,7 +174,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             let mut scratch = site.scratch.borrow_mut();
             let client = &mut *self.client;
             let result = if client.held.is_empty() {
-                let bytes = match ready!(read!(client.stream, scratch, client.core(), cx)) {
+                let bytes = match ready!(read_once!(client.stream, scratch, client.core(), cx)) {
                     Ok(len @ 1..) => &scratch[..len],
                     _ => return Poll::Ready(Err(Failure::Client)),
                 };
@@ -454,8 +219,18 @@ impl<'a, 'b> Exchange<'a, 'b> {
                     Err(_) => Poll::Ready(Err(Failure::Client)),
                 };
             }
+            if let Stage::Body(Body::Length(left)) = &mut self.stage {
+                let most = usize::try_from(*left).unwrap_or(usize::MAX);
+                let moved = ready!(self.server.poll_forward(cx, &client.stream, most)) as u64;
+                if moved > 0 {
+                    *left -= moved;
+                    self.moved += moved;
+                    self.record.bytes_out += moved;
+                    continue;
+                }
+            }
             let mut scratch = site.scratch.borrow_mut();
-            let Poll::Ready(read) = read!(*self.server, scratch, site.lean, cx) else {
+            let Poll::Ready(read) = read_once!(*self.server, scratch, site.lean, cx) else {
                 // Nothing else would send records that TLS has buffered.
                 let _ = self.poll_flush(cx);
                 return Poll::Pending;
@@ -537,7 +312,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
                 Parsed::Whole(Answer { status: ..200, .. }, len) => bytes = &bytes[len..],
                 Parsed::Whole(answer, len) => {
                     if let Some(edits) = &site.listeners[self.client.from.listener].response_edits {
-                        edits.apply(&mut out, start, self.client.from.peer.ip());
+                        edits.apply(&mut out, start, self.client.about());
                     }
                     break (answer, len);
                 }
@@ -562,7 +337,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let head = out.len();
         let taken = body.take(rest, &mut out).map_err(|Malformed| Failure::Server("sends malformed chunks"))?;
         self.reuse = reuse && taken.used == rest.len();
-        self.record.answered(status, self.used.server().addr);
+        self.record.answered(status, self.used.server());
         self.record.bytes_out = taken.content;
         self.stage = Stage::Body(body);
         let mut second = &rest[..taken.used];
@@ -582,7 +357,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let client = &mut *self.client;
         while client.held.bytes().len() < HELD_MAX {
             let mut scratch = client.site.scratch.borrow_mut();
-            match read!(client.stream, scratch, client.core(), cx) {
+            match read_once!(client.stream, scratch, client.core(), cx) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(len @ 1..)) => client.held.keep(&scratch[..len]),
                 Poll::Ready(_) => return Err(Failure::Client),
@@ -590,9 +365,4 @@ impl<'a, 'b> Exchange<'a, 'b> {
         }
         Ok(())
     }
-}
-
-#[inline]
-fn send_up(up: &mut Kept, part: &[u8], to: &mut Stream, sent: &mut u64, cx: &mut Context<'_>) -> io::Result<()> {
-    if part.is_empty() { Ok(()) } else { write(up, [part, &[]], to, sent, cx) }
 }

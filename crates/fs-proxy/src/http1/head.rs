@@ -45,9 +45,9 @@ pub struct Request {
     pub body: Body,
     /// The client sends no further request on this connection.
     pub close: bool,
-    /// It is HEAD: the response has no body.
+    /// True for HEAD: the response has no body.
     pub is_head: bool,
-    /// It may be sent again (RFC 9110 9.2.2): idempotent, and without a body.
+    /// True if the request may be sent again (RFC 9110 9.2.2): idempotent, and without a body.
     pub may_repeat: bool,
 }
 
@@ -66,9 +66,9 @@ pub struct Answer {
 #[derive(Clone, Debug)]
 pub struct Added {
     lines: Vec<u8>,
-    /// Where `X-Forwarded-Proto` begins.
+    /// Offset of `X-Forwarded-Proto`.
     proto: usize,
-    /// Where `Via` begins.
+    /// Offset of `Via`.
     via: usize,
     /// The peer is a proxy whose `X-Forwarded-Proto` is trusted.
     is_trusted: bool,
@@ -124,7 +124,7 @@ fn length(value: &[u8]) -> Option<u64> {
 #[derive(Default)]
 struct Options {
     close: bool,
-    /// It names fields, or requests another protocol.
+    /// True if `Connection` names fields, or requests another protocol.
     others: bool,
 }
 
@@ -271,7 +271,7 @@ pub(crate) fn read_again<R>(head: &[u8], read: impl FnOnce(&httparse::Request<'_
         // The proxy's own lines come on top.
         many = vec![MaybeUninit::uninit(); LINES_MAX + 8];
         parsed = httparse::Request::new(&mut []);
-        // It was parsed before, so it can be parsed again.
+        // The head was parsed before, so it can be parsed again.
         let _ = parsed.parse_with_uninit_headers(head, &mut many);
     }
     read(&parsed)

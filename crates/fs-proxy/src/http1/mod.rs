@@ -10,7 +10,7 @@
 //! | file | content |
 //! |---|---|
 //! | `head`, `target`, `body` | pure functions: bytes in, a verdict and bytes out |
-//! | `exchange` | the only module that polls |
+//! | `waiting`, `exchange`, `io` | the only modules that poll: between requests, and during one |
 //! | `requests` | a connection's requests: servers, retries, refusals, the log |
 //! | `client` | the state of a connection and of its request |
 //! | `pool` | connections to a server that wait for the next request |
@@ -24,10 +24,12 @@ mod client;
 pub(crate) mod clock;
 mod exchange;
 pub mod head;
+mod io;
 pub(crate) mod per_core;
 pub(crate) mod pool;
 mod requests;
 pub mod target;
+mod waiting;
 
 use crate::clients::Connection;
 use crate::odd;
@@ -46,7 +48,7 @@ pub(crate) async fn serve(
     connection: &Rc<Connection>,
 ) {
     loop {
-        let unserved = match site.is_lean() {
+        let unserved = match site.is_lean(from.listener) {
             true => Client::new(site, connection, from, stream).serve().await,
             false => Some((stream, Default::default())),
         };

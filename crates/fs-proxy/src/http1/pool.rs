@@ -8,7 +8,6 @@ use crate::clients::Clients;
 use fs_stacks::Stream;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -32,9 +31,9 @@ impl Pool {
     #[inline]
     pub(crate) fn take(&self) -> Option<Stream> {
         let mut entries = self.entries.borrow_mut();
-        while let Some((stream, until)) = entries.pop_back() {
+        while let Some((mut stream, until)) = entries.pop_back() {
             self.clients.unpool(1);
-            if self.is_usable(&stream, until) {
+            if self.is_usable(&mut stream, until) {
                 return Some(stream);
             }
         }
@@ -42,9 +41,9 @@ impl Pool {
     }
 
     /// A connection on which the server has sent unrequested bytes, or closed, cannot be used.
-    fn is_usable(&self, stream: &Stream, until: u64) -> bool {
-        self.clock.now() < until
-            && stream.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    #[inline]
+    fn is_usable(&self, stream: &mut Stream, until: u64) -> bool {
+        self.clock.now() < until && stream.is_quiet()
     }
 
     /// Keeps a connection. The oldest is dropped if there are too many here or on the core.
@@ -72,7 +71,7 @@ impl Pool {
     pub(crate) fn expire(&self) {
         let mut entries = self.entries.borrow_mut();
         let before = entries.len();
-        entries.retain(|(stream, until)| self.is_usable(stream, *until));
+        entries.retain_mut(|(stream, until)| self.is_usable(stream, *until));
         self.clients.unpool(before - entries.len());
     }
 

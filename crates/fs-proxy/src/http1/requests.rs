@@ -3,12 +3,14 @@
 
 use super::body::Body;
 use super::client::{Asked, Client, Record};
-use super::exchange::{Exchange, Failure, Next};
+use super::exchange::{Exchange, Failure};
 use super::head;
-use crate::log_entry::{Entry, Request, What};
+use super::waiting::Next;
+use crate::log_entry::{Entry, LOGGED_FIELDS, Request, What};
 use crate::refusal::{Redirect, Refusal, Reply};
 use crate::routes::{self, Destination, Facts, Fields};
-use crate::upstream::Use;
+use crate::stats::Answer;
+use crate::upstream::{Pick, Use};
 use bytes::Bytes;
 use fs_stacks::Stream;
 use std::future::poll_fn;
@@ -88,6 +90,9 @@ impl Client<'_> {
     /// Tries servers until one responds, or no more may be tried.
     async fn ask(&mut self, asked: &mut Asked, record: &mut Record) -> Then {
         let site = self.site;
+        if !self.connection.may_ask(&site.config.limits) {
+            return self.refuse(asked, record, Refusal::TOO_MANY).await;
+        }
         let routed;
         let (upstream, key) = match site.listeners[self.from.listener].routes.direct() {
             Some(upstream) => (upstream, None),
@@ -104,18 +109,29 @@ impl Client<'_> {
         };
         for edits in [&site.listeners[self.from.listener].request_edits, &upstream.request_edits].into_iter().flatten()
         {
-            edits.apply_to_head(&mut asked.head, self.from.peer.ip());
+            edits.apply_to_head(&mut asked.head, self.about());
         }
         let mut tried = Vec::new();
         let mut unreached = Refusal::UNREACHABLE;
         let mut may_reuse = true;
         loop {
-            let Some(used) = upstream.pick(&tried, key) else {
-                if tried.is_empty() {
-                    site.complain_of(upstream);
+            let used = match upstream.pick(&tried, key) {
+                Pick::Used(used) => used,
+                // In a box, as below.
+                Pick::Busy => match Box::pin(upstream.wait(&tried, key)).await {
+                    Ok(used) => used,
+                    Err(busy) => return self.refuse(asked, record, busy).await,
+                },
+                Pick::Nobody => {
+                    if tried.is_empty() {
+                        site.complain_of(upstream);
+                    }
+                    return self.refuse(asked, record, unreached).await;
                 }
-                return self.refuse(asked, record, unreached).await;
             };
+            if !tried.is_empty() && !upstream.may_retry() {
+                return self.refuse(asked, record, unreached).await;
+            }
             let kept = if may_reuse { used.server().lean.take() } else { None };
             let is_reused = kept.is_some();
             let mut server = match kept {
@@ -255,8 +271,8 @@ impl Client<'_> {
     fn note(&self, asked: &Asked, record: &Record) {
         let Record { status, server, bytes_in, bytes_out, is_broken } = *record;
         let took = asked.started.elapsed();
+        self.site.count_answer(self.from.listener, server.map(|(_, index)| index), Answer::new(status, took));
         let stats = self.site.listener_stats(self.from.listener);
-        stats.answered(status, took);
         stats.bytes_in.add(bytes_in);
         stats.bytes_out.add(bytes_out);
         if !self.site.has_log() {
@@ -265,17 +281,18 @@ impl Client<'_> {
         let line = asked.head.split(|&byte| byte == b'\r').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line.strip_suffix(b" HTTP/1.1").unwrap_or_default());
         let (method, target) = line.split_once(' ').unwrap_or_default();
-        let log = |referer: Option<&[u8]>, agent: Option<&[u8]>| {
+        let server = server.map(|(addr, _)| addr);
+        let log = |[referer, agent, id]: [Option<&[u8]>; 3]| {
             let version = "HTTP/1.1";
-            let what = What::Request(Request { status, method, target, version, referer, agent, is_broken });
+            let what = What::Request(Request { status, method, target, version, referer, agent, id, is_broken });
             let (listener, client) = (&*self.site.listeners[self.from.listener].name, self.from.peer);
             self.site.log(&Entry { listener, client, server, bytes_in, bytes_out, took, what });
         };
         match self.site.logs_fields() {
-            false => log(None, None),
+            false => log([None; 3]),
             true => head::read_again(&asked.head, |head| {
                 let fields = Fields::Lines(head.headers);
-                log(fields.get("referer"), fields.get("user-agent"));
+                log(LOGGED_FIELDS.map(|name| fields.get(name)));
             }),
         }
     }

@@ -61,7 +61,7 @@ impl WebBody {
         if body.is_end_stream() {
             lease.take().into_iter().for_each(Lease::finish);
         }
-        Self { kind: Kind::Relayed(Paced::new(body, limit), lease), exchange: Some(exchange) }
+        Self { kind: Kind::Relayed(Paced::new(body, limit, 1), lease), exchange: Some(exchange) }
     }
 }
 

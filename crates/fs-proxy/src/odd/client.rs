@@ -3,6 +3,7 @@
 use super::exchange::Exchange;
 use super::headers;
 use crate::clients::Connection;
+use crate::edits::About;
 use crate::site::Site;
 use crate::socket::{Socket, Target};
 use crate::upstream::Use;
@@ -21,7 +22,7 @@ pub(crate) struct Client {
     pub(crate) peer: SocketAddr,
     /// The other end of the connection: the client, or a proxy in front.
     pub(crate) neighbour: IpAddr,
-    /// Its connection uses TLS, whatever the current configuration wants of new ones.
+    /// True if the connection uses TLS, whatever the current configuration requires of new ones.
     pub(crate) is_tls: bool,
     /// The socket of its connection, in any configuration.
     pub(super) socket: Rc<Socket>,
@@ -34,6 +35,10 @@ impl Client {
     pub(super) fn origin(&self) -> headers::Origin {
         let is_trusted = self.site.listeners[self.listener].trusts(self.neighbour);
         headers::Origin { peer: self.peer, is_tls: self.is_tls, is_trusted }
+    }
+
+    pub(super) fn about(&self) -> About {
+        About { client: self.peer.ip(), is_tls: self.is_tls }
     }
 
     /// Returns the same client under the current configuration, unless that has no HTTP listener at

@@ -3,11 +3,12 @@
 
 use super::request_body::Progress;
 use crate::clients::Busy;
-use crate::log_entry::{Entry, Request, What};
+use crate::log_entry::{Entry, LOGGED_FIELDS, Request, What};
 use crate::relay::Moved;
 use crate::site::Site;
+use crate::stats::{Answer, ServerIndex};
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Uri, Version, header, request};
+use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -26,12 +27,12 @@ pub(crate) struct Exchange {
     method: Method,
     target: Uri,
     version: Version,
-    /// `Referer` and `User-Agent`, if the log has them.
-    fields: [Option<HeaderValue>; 2],
+    /// [`LOGGED_FIELDS`], if the log has them.
+    fields: [Option<HeaderValue>; 3],
     started: Instant,
     pub(crate) progress: Option<Rc<Progress>>,
     pub(crate) status: u16,
-    pub(crate) server: Option<SocketAddr>,
+    pub(crate) server: Option<(SocketAddr, ServerIndex)>,
     pub(crate) bytes_out: u64,
     /// The response was incomplete.
     pub(crate) broken: bool,
@@ -41,8 +42,6 @@ impl Exchange {
     /// Starts the exchange of a request that arrived on listener number `listener`.
     pub(crate) fn new(site: Rc<Site>, listener: usize, peer: SocketAddr, busy: Busy, head: &request::Parts) -> Self {
         let (method, target, version) = (head.method.clone(), head.uri.clone(), head.version);
-        let field = |name| site.logs_fields().then(|| head.headers.get(name).cloned()).flatten();
-        let fields = [field(header::REFERER), field(header::USER_AGENT)];
         Self {
             site,
             listener,
@@ -52,7 +51,7 @@ impl Exchange {
             method,
             target,
             version,
-            fields,
+            fields: Default::default(),
             started: Instant::now(),
             progress: None,
             status: CLIENT_GONE,
@@ -62,11 +61,23 @@ impl Exchange {
         }
     }
 
+    /// Keeps the fields that the log has, of the request as the server gets it.
+    pub(crate) fn keep_fields(&mut self, headers: &HeaderMap) {
+        if self.site.logs_fields() {
+            self.fields = LOGGED_FIELDS.map(|name| headers.get(name).cloned());
+        }
+    }
+
     /// Records a 101 response. It is counted now, and logged when the tunnel ends.
     pub(crate) fn becomes_tunnel(&mut self) {
         self.busy = None;
         self.tunnel = Some(Moved::default());
-        self.site.listener_stats(self.listener).answered(self.status, self.started.elapsed());
+        self.count();
+    }
+
+    fn count(&self) {
+        let answer = Answer::new(self.status, self.started.elapsed());
+        self.site.count_answer(self.listener, self.server.map(|(_, index)| index), answer);
     }
 
     pub(crate) fn tunnel_ended(&mut self, moved: Moved, broken: bool) {
@@ -82,24 +93,24 @@ impl Drop for Exchange {
             Some(Moved { from_client, to_client }) => (from_client, to_client),
             None => {
                 let bytes_in = self.progress.as_ref().map_or(0, |progress| progress.bytes.get());
+                self.count();
                 let stats = self.site.listener_stats(self.listener);
-                stats.answered(self.status, took);
                 stats.bytes_in.add(bytes_in);
                 stats.bytes_out.add(self.bytes_out);
                 (bytes_in, self.bytes_out)
             }
         };
         let Self { site, listener, peer, method, target, version, status, server, broken, fields, .. } = self;
-        let [referer, agent] = fields.each_ref().map(|field| field.as_ref().map(HeaderValue::as_bytes));
+        let [referer, agent, id] = fields.each_ref().map(|field| field.as_ref().map(HeaderValue::as_bytes));
         let (target, version) = match *version {
-            // Its host is a part of the target, and is not logged for HTTP/1.1 either.
+            // In HTTP/2, the host is a part of the target, and is not logged for HTTP/1.1 either.
             Version::HTTP_2 => (target.path_and_query().map_or("*", PathAndQuery::as_str).to_owned(), "HTTP/2.0"),
             Version::HTTP_10 => (target.to_string(), "HTTP/1.0"),
             _ => (target.to_string(), "HTTP/1.1"),
         };
         let (status, is_broken, method, target) = (*status, *broken, method.as_str(), &*target);
-        let what = What::Request(Request { status, method, target, version, referer, agent, is_broken });
-        let (listener, client, server) = (&*site.listeners[*listener].name, *peer, *server);
+        let what = What::Request(Request { status, method, target, version, referer, agent, id, is_broken });
+        let (listener, client, server) = (&*site.listeners[*listener].name, *peer, server.map(|(addr, _)| addr));
         site.log(&Entry { listener, client, server, bytes_in, bytes_out, took, what });
     }
 }

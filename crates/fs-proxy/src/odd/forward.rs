@@ -10,12 +10,13 @@ use super::request_body::{Progress, RequestBody};
 use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
 use crate::routes::{self, Destination, Facts, Fields};
-use crate::upstream::{Upstream, Use};
+use crate::upstream::{Pick, Upstream, Use};
 use fs_stacks::Stream;
-use http::{HeaderValue, Method, Request, Response, StatusCode, request};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::Builder;
 use hyper_util::rt::TokioIo;
+use std::io;
 use std::rc::Rc;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -25,12 +26,14 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     let (mut head, body) = request.into_parts();
     let site = &client.site;
     let mut exchange = Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), &head);
-    let upgrade = headers::wanted_upgrade(&head);
+    exchange.keep_fields(&head.headers);
+    if !client.connection.may_ask(&site.config.limits) {
+        return refuse(Refusal::TOO_MANY, exchange);
+    }
+    let mut upgrade = headers::wanted_upgrade(&head);
+    let accepts_trailers = headers::accepts_trailers(&head.headers);
     if let Err(refusal) = headers::to_server(&mut head, client.origin(), upgrade.as_ref()) {
         return refuse(refusal, exchange);
-    }
-    if !body.is_end_stream() {
-        headers::delimit_body(&mut head.headers);
     }
     let (destination, key) = destination(client, &head);
     let upstream = match destination {
@@ -38,10 +41,26 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
         Destination::Redirect(status, location) => return redirect(status, &location, exchange),
         Destination::Nowhere => return refuse(Refusal::NO_ROUTE, exchange),
     };
-    for edits in [&site.listeners[client.listener].request_edits, &upstream.request_edits].into_iter().flatten() {
-        edits.apply_to(&mut head.headers, client.peer.ip());
+    if upstream.is_http2 {
+        // Nothing of HTTP/2 is switched: a server may ignore the wish (RFC 9110 7.8).
+        upgrade = None;
+        for name in [header::CONNECTION, header::UPGRADE] {
+            head.headers.remove(name);
+        }
+        if accepts_trailers {
+            // gRPC refuses requests without it.
+            head.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        }
+    } else if !body.is_end_stream() {
+        headers::delimit_body(&mut head.headers);
     }
-    let (body, progress) = RequestBody::new(body, site.config.timeouts.idle);
+    for edits in [&site.listeners[client.listener].request_edits, &upstream.request_edits].into_iter().flatten() {
+        edits.apply_to(&mut head.headers, client.about());
+    }
+    exchange.keep_fields(&head.headers);
+    // The messages of a gRPC stream may be far apart.
+    let pace = if upstream.is_http2 { 1 } else { site.upload_pace() };
+    let (body, progress) = RequestBody::new(body, site.config.timeouts.idle, pace);
     exchange.progress = Some(progress.clone());
     let request = Request::from_parts(head, body);
     match attempts(client, (&upstream, key), request, &progress, upgrade).await {
@@ -77,21 +96,31 @@ async fn attempts(
     let mut unreached = Refusal::UNREACHABLE;
     let mut may_reuse = upgrade.is_none();
     loop {
-        let Some(used) = upstream.pick(&tried, key) else {
-            if tried.is_empty() {
-                site.complain_of(upstream);
+        let used = match upstream.pick(&tried, key) {
+            Pick::Used(used) => used,
+            Pick::Busy => upstream.wait(&tried, key).await?,
+            Pick::Nobody => {
+                if tried.is_empty() {
+                    site.complain_of(upstream);
+                }
+                return Err(unreached);
             }
-            return Err(unreached);
         };
-        headers::ensure_host(request.headers_mut(), used.server().addr);
-        let kept = if may_reuse { used.server().pool.take() } else { None };
+        if !tried.is_empty() && !upstream.may_retry() {
+            return Err(unreached);
+        }
+        headers::ensure_host(&mut request, used.server().addr);
+        if upstream.is_http2 {
+            headers::to_http2(&mut request, used.server().tls.is_some())?;
+        }
+        let kept = if may_reuse { kept(upstream, &used) } else { None };
         let reused = kept.is_some();
         let mut sender = match kept {
             Some(sender) => sender,
-            None => match connect(client, &used, upgrade.is_some()).await {
+            None => match connect(client, upstream, &used, upgrade.is_some()).await {
                 Ok(sender) => sender,
                 Err(error) => {
-                    unreached = error.downcast_ref().map_or(Refusal::UNREACHABLE, Refusal::why_unreached);
+                    unreached = Refusal::why_unreached(&error);
                     used.complain(&format_args!("cannot connect: {error}"));
                     tried.push(used.index);
                     continue;
@@ -101,12 +130,7 @@ async fn attempts(
         let replay = Replay::of(&request);
         // A kept connection may have ended a moment ago. Then nothing was sent, and the request is
         // returned.
-        let sent = async {
-            if sender.ready().await.is_err() {
-                return Err((Some(request), None));
-            }
-            sender.try_send_request(request).await.map_err(|mut error| (error.take_message(), Some(error.into_error())))
-        };
+        let sent = sender.send(request);
         let limit = site.config.timeouts.response;
         let (unsent, error) = match wait_for_answer(sent, limit, progress).await {
             Some(Ok(response)) => {
@@ -118,6 +142,7 @@ async fn attempts(
             }
             Some(Err(failure)) => failure,
             None => {
+                sender.give_up();
                 used.complain(&format_args!("no answer within {limit:?}"));
                 return Err(Refusal::SILENT);
             }
@@ -202,13 +227,30 @@ impl Replay {
     }
 }
 
+/// Returns a connection that is open already.
+fn kept(upstream: &Upstream, used: &Use) -> Option<Sender> {
+    #[cfg(feature = "http2")]
+    if upstream.is_http2 {
+        return used.server().http2.take().map(Sender::Http2);
+    }
+    debug_assert!(!upstream.is_http2);
+    used.server().pool.take()
+}
+
 /// Opens a connection, and starts its task.
-async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sender, Box<dyn std::error::Error>> {
+async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: bool) -> io::Result<Sender> {
     let site = &client.site;
-    let stream = site.connect(used.server(), site.config.timeouts.connect).await?;
+    let open = site.connect(used.server(), site.config.timeouts.connect);
+    #[cfg(feature = "http2")]
+    if upstream.is_http2 {
+        return used.server().http2.take_or_open(open).await.map(Sender::Http2);
+    }
+    debug_assert!(!upstream.is_http2);
+    let stream = open.await?;
     let mut builder = Builder::new();
     builder.max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
-    let (sender, connection) = builder.handshake::<TokioIo<Stream>, RequestBody>(TokioIo::new(stream)).await?;
+    let started = builder.handshake::<TokioIo<Stream>, RequestBody>(TokioIo::new(stream)).await;
+    let (sender, connection) = started.map_err(io::Error::other)?;
     let addr = used.server().addr;
     if upgrade {
         let (give, take) = oneshot::channel();
@@ -227,7 +269,7 @@ async fn connect(client: &Rc<Client>, used: &Use, upgrade: bool) -> Result<Sende
             }
         });
     }
-    Ok(sender)
+    Ok(Sender::Http1(sender))
 }
 
 fn answer(
@@ -239,10 +281,10 @@ fn answer(
     let (mut head, body) = response.into_parts();
     let framing = headers::to_client(&mut head);
     if let Some(edits) = &client.site.listeners[client.listener].response_edits {
-        edits.apply_to(&mut head.headers, client.peer.ip());
+        edits.apply_to(&mut head.headers, client.about());
     }
     exchange.status = head.status.as_u16();
-    exchange.server = Some(lease.used.server().addr);
+    exchange.server = Some((lease.used.server().addr, lease.used.server().index()));
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
         // The client did not request it, so it could not understand the following bytes.
         lease.used.complain(&"switches protocols without being asked");
@@ -268,7 +310,7 @@ fn redirect(status: u16, location: &str, exchange: Exchange) -> Response<WebBody
     let mut response = refuse(Refusal(status, ""), exchange);
     // The parts of a request in it were checked as a target and a field.
     if let Ok(location) = HeaderValue::from_str(location) {
-        response.headers_mut().insert(http::header::LOCATION, location);
+        response.headers_mut().insert(header::LOCATION, location);
     }
     response
 }
@@ -277,6 +319,6 @@ fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {
     exchange.status = refusal.0;
     let mut response = Response::new(WebBody::text(refusal.text(), exchange));
     *response.status_mut() = StatusCode::from_u16(refusal.0).unwrap_or(StatusCode::BAD_GATEWAY);
-    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response
 }

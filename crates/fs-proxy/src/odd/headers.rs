@@ -1,9 +1,11 @@
 //! Rewrites headers: RFC 9110 7.6 and RFC 9112 3.2.
 
+use super::request_body::RequestBody;
 use crate::fields::{Coding, Field, may_be_named};
 use crate::refusal::Refusal;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, StatusCode, Uri, Version, request, response};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Method, Request, StatusCode, Uri, Version, request, response};
 use std::net::SocketAddr;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -88,7 +90,7 @@ pub(crate) fn delimit_body(headers: &mut HeaderMap) {
     }
 }
 
-/// How a server delimited its response.
+/// The way in which a server delimited its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// One way.
@@ -96,7 +98,7 @@ pub(crate) enum Framing {
     /// By a length and by chunks. Chunks take precedence, and the next response on this connection
     /// cannot be trusted (RFC 9112 6.3).
     Twice,
-    /// By a coding that was not requested.
+    /// With a transfer coding that was not requested.
     Unknown,
 }
 
@@ -145,12 +147,32 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// A request of HTTP/1.0 may lack Host. The proxy's request of HTTP/1.1 needs one.
-pub(crate) fn ensure_host(headers: &mut HeaderMap, server: SocketAddr) {
-    if !headers.contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::from_str(&server.to_string())
-    {
-        headers.insert(header::HOST, host);
+/// Returns true if the client understands trailers.
+pub(crate) fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::TE).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
+}
+
+/// Converts the proxy's request for a server with HTTP/2 (RFC 9113 8.3.1): the host is in the
+/// target. A request that was converted before stays.
+pub(crate) fn to_http2(request: &mut Request<RequestBody>, is_tls: bool) -> Result<(), Refusal> {
+    let Some(host) = request.headers_mut().remove(header::HOST) else { return Ok(()) };
+    let scheme = if is_tls { Scheme::HTTPS } else { Scheme::HTTP };
+    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let mut parts = http::uri::Parts::default();
+    parts.scheme = Some(scheme);
+    parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| Refusal(400, "bad Host"))?);
+    parts.path_and_query = Some(path);
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| Refusal(400, "bad target"))?;
+    *request.version_mut() = Version::HTTP_2;
+    Ok(())
+}
+
+/// A request of HTTP/1.0 may lack Host. The proxy's request needs one.
+pub(crate) fn ensure_host<T>(request: &mut Request<T>, server: SocketAddr) {
+    let has_host = request.uri().authority().is_some() || request.headers().contains_key(header::HOST);
+    if !has_host && let Ok(host) = HeaderValue::from_str(&server.to_string()) {
+        request.headers_mut().insert(header::HOST, host);
     }
 }
 
@@ -189,7 +211,7 @@ fn lists(headers: &HeaderMap, token: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::{Request, Response};
+    use http::Response;
 
     fn request(uri: &str, headers: &[(&str, &str)]) -> request::Parts {
         let mut builder = Request::get(uri);

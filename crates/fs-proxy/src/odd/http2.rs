@@ -1,9 +1,11 @@
-//! HTTP/2 (RFC 9113) of TLS clients that choose it, on hyper. Servers get HTTP/1.1.
+//! HTTP/2 (RFC 9113) of TLS clients that choose it, on hyper. `http2_pool` has
+//! HTTP/2 with servers.
 
 use super::body::WebBody;
 use super::client::Client;
 use super::forward::forward;
 use super::options::BUFFER_MAX;
+use super::spawn::Local;
 use crate::clients::Connection;
 use crate::site::Site;
 use crate::socket::{From, Socket};
@@ -31,7 +33,7 @@ const STREAMS_MAX: u32 = 128;
 const RESETS_MAX: usize = 20;
 /// Errors of a client's streams (CVE-2025-8671). More end the connection.
 const ERRORS_MAX: usize = 200;
-/// How long a client may send after the connection's end was announced.
+/// Time in which a client may send after the connection's end was announced.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Serves a connection, until its end.
@@ -141,7 +143,7 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
         let Self { client, count, ends } = self.clone();
         count.set(count.get() + 1);
         Box::pin(async move {
-            // As for HTTP/1.1: requests after a reload are served by the new configuration.
+            // Like HTTP/1.1: requests after a reload are served by the new configuration.
             let server = match client.site.is_retired() {
                 true => {
                     ends.notify_one();
@@ -151,18 +153,6 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
             };
             Ok(forward(&server, request).await)
         })
-    }
-}
-
-/// Runs hyper's tasks on this core.
-#[derive(Clone, Copy)]
-struct Local;
-
-impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
-    fn execute(&self, task: F) {
-        tokio::task::spawn_local(async move {
-            task.await;
-        });
     }
 }
 

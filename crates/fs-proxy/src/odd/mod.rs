@@ -1,6 +1,6 @@
-//! Odd requests, on hyper: an HTTP/1.1 server for the client, an HTTP/1.1 client for the servers,
-//! and streamed bodies. Serves what `http1` does not: HTTP/1.0, tunnels, bare line feeds, options
-//! of `Connection` … and HTTP/2.
+//! Odd requests, on hyper: a server for the client, a client for the servers, and streamed bodies.
+//! Serves what `http1` does not: HTTP/1.0, tunnels, bare line feeds, options of `Connection` … and
+//! HTTP/2 on either side.
 
 mod body;
 mod client;
@@ -9,9 +9,13 @@ mod forward;
 mod headers;
 #[cfg(feature = "http2")]
 pub(crate) mod http2;
+#[cfg(feature = "http2")]
+pub(crate) mod http2_pool;
 pub(crate) mod options;
 pub(crate) mod pool;
 mod request_body;
+#[cfg(feature = "http2")]
+mod spawn;
 mod tunnel;
 
 use crate::clients::Connection;
@@ -21,7 +25,7 @@ use body::WebBody;
 use bytes::Bytes;
 use client::Client;
 use fs_stacks::Stream;
-use fs_stacks::http::Served;
+use fs_stacks::http::{ServeOptions, Served};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use std::convert::Infallible;
@@ -49,7 +53,8 @@ pub(crate) async fn serve(
             () = client.connection.leaving() => {}
         }
     };
-    let serving = fs_stacks::http::serve_from(stream, prefix, &site.serve_options, Web(client.clone()), Box::pin(stop));
+    let options = ServeOptions { gives_back: site.is_lean(listener), ..site.serve_options.clone() };
+    let serving = fs_stacks::http::serve_from(stream, prefix, &options, Web(client.clone()), Box::pin(stop));
     let served = tokio::select! {
         biased;
         served = serving => served,

@@ -10,8 +10,8 @@ use hyper_util::rt::TokioTimer;
 pub(super) const BUFFER_MAX: usize = 64 << 10;
 
 /// Returns the options for client connections.
-pub(crate) fn serve_options(timeouts: &Timeouts, lean: bool) -> ServeOptions {
+pub(crate) fn serve_options(timeouts: &Timeouts) -> ServeOptions {
     let mut builder = Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(timeouts.idle).max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
-    ServeOptions { builder, idle_timeout: Some(timeouts.idle), gives_back: lean, ..ServeOptions::default() }
+    ServeOptions { builder, idle_timeout: Some(timeouts.idle), ..ServeOptions::default() }
 }

@@ -1,20 +1,59 @@
 //! Connections to one server that wait for the next request.
 
+#[cfg(feature = "http2")]
+use super::http2_pool::Share;
 use super::request_body::RequestBody;
 use crate::clients::Clients;
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-pub(crate) type Sender = SendRequest<RequestBody>;
+/// A connection that a request is sent on.
+pub(crate) enum Sender {
+    Http1(SendRequest<RequestBody>),
+    #[cfg(feature = "http2")]
+    Http2(Share),
+}
+
+/// A request that was not answered. It is returned if nothing of it was sent. Without an error the
+/// connection had ended before.
+pub(super) type Unanswered = (Option<Request<RequestBody>>, Option<hyper::Error>);
+
+impl Sender {
+    pub(super) async fn send(&mut self, request: Request<RequestBody>) -> Result<Response<Incoming>, Unanswered> {
+        let sent = match self {
+            Self::Http1(sender) => {
+                if sender.ready().await.is_err() {
+                    return Err((Some(request), None));
+                }
+                sender.try_send_request(request).await
+            }
+            #[cfg(feature = "http2")]
+            Self::Http2(share) => share.sender().try_send_request(request).await,
+        };
+        sent.map_err(|mut error| (error.take_message(), Some(error.into_error())))
+    }
+
+    /// A response is too late, so the connection gets no further requests: it may lead nowhere.
+    pub(super) fn give_up(&self) {
+        match self {
+            // It ends when it is dropped.
+            Self::Http1(_) => {}
+            #[cfg(feature = "http2")]
+            Self::Http2(share) => share.give_up(),
+        }
+    }
+}
 
 /// Idle connections of one core to one server, the most recently used one at the back.
 pub(crate) struct Pool {
     max: Cell<usize>,
     idle: Duration,
-    entries: RefCell<VecDeque<(Sender, Instant)>>,
+    entries: RefCell<VecDeque<(SendRequest<RequestBody>, Instant)>>,
     /// Counts the kept connections of all pools of the core.
     clients: Rc<Clients>,
 }
@@ -30,7 +69,7 @@ impl Pool {
         while let Some((sender, since)) = entries.pop_back() {
             self.clients.unpool(1);
             if !sender.is_closed() && since.elapsed() < self.idle {
-                return Some(sender);
+                return Some(Sender::Http1(sender));
             }
         }
         None
@@ -38,6 +77,8 @@ impl Pool {
 
     /// Keeps a connection. The oldest is dropped if there are too many here or on the core.
     pub(crate) fn put(&self, sender: Sender) {
+        #[cfg_attr(not(feature = "http2"), expect(irrefutable_let_patterns, reason = "HTTP/2 has its own pool"))]
+        let Sender::Http1(sender) = sender else { return };
         if self.max.get() == 0 || sender.is_closed() {
             return;
         }

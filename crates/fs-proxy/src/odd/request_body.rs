@@ -1,4 +1,4 @@
-//! A request's body as a stream: counted, with a time-out, and never buffered.
+//! A request's body as a stream: counted, with a minimum rate, and never buffered.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -18,33 +18,43 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(super) struct Paced {
     pub(super) body: Incoming,
     limit: Duration,
-    last: Instant,
+    /// Bytes that must arrive within the limit.
+    pace: u64,
+    /// Those of them that have arrived.
+    arrived: u64,
+    /// The time that was spent to wait for them. The receiver's slowness does not count.
+    spent: Duration,
+    waits_since: Option<Instant>,
     /// Created when the body first has to wait, and reset only when it fires, so that a frame needs
     /// no timer.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Paced {
-    pub(super) fn new(body: Incoming, limit: Duration) -> Self {
-        Self { body, limit, last: Instant::now(), timer: None }
+    pub(super) fn new(body: Incoming, limit: Duration, pace: u64) -> Self {
+        Self { body, limit, pace, arrived: 0, spent: Duration::ZERO, waits_since: None, timer: None }
     }
 
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            if self.timer.is_some() {
-                self.last = Instant::now();
+            if let Some(since) = self.waits_since.take() {
+                self.spent += since.elapsed();
+            }
+            if let Some(Ok(frame)) = &frame {
+                self.arrived += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
+            if self.arrived >= self.pace {
+                (self.arrived, self.spent) = (0, Duration::ZERO);
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        if self.timer.is_none() {
-            self.last = Instant::now();
-        }
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(self.last + self.limit)));
+        let since = *self.waits_since.get_or_insert_with(Instant::now);
+        let until = since + self.limit.saturating_sub(self.spent);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
         loop {
             ready!(timer.as_mut().poll(cx));
-            let until = self.last + self.limit;
             if until <= Instant::now() {
-                let message = format!("no part of the body for {:?}", self.limit);
+                let message = format!("less than {} bytes of the body within {:?}", self.pace, self.limit);
                 return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, message).into())));
             }
             timer.as_mut().reset(until);
@@ -71,10 +81,11 @@ pub(crate) struct RequestBody {
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Incoming, limit: Duration) -> (Self, Rc<Progress>) {
+    /// Creates the body of a request, of which `pace` bytes must arrive within each `limit`.
+    pub(crate) fn new(body: Incoming, limit: Duration, pace: u64) -> (Self, Rc<Progress>) {
         let progress = Rc::new(Progress::default());
         progress.done.set(body.is_end_stream());
-        let body = (!body.is_end_stream()).then(|| Paced::new(body, limit));
+        let body = (!body.is_end_stream()).then(|| Paced::new(body, limit, pace));
         (Self { body, progress: progress.clone() }, progress)
     }
 

@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use crate::common::*;
-use fs_stacks::testing::{PATIENCE, Program};
+use fs_stacks::testing::PATIENCE;
 use rcgen::{CertifiedKey, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -52,8 +52,9 @@ impl Identity {
     }
 
     pub(crate) fn listener(&self, mode: &str, server: SocketAddr, top: &str) -> String {
+        let ip = proxy_ip();
         format!(
-            "metrics = \"127.0.0.1:0\"\n{top}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\n\
+            "metrics = \"{ip}:0\"\n{top}\n[[listener]]\naddress = \"{ip}:0\"\nmode = \"{mode}\"\n\
              upstream = \"u\"\ntls = {{ certificate = {:?}, key = {:?} }}\n\
              [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n",
             self.certificate, self.key
@@ -62,8 +63,7 @@ impl Identity {
 
     pub(crate) fn start(&self, mode: &str, server: SocketAddr, top: &str) -> Proxy {
         let config = write_config(&self.listener(mode, server, top));
-        let program = Program::start(EXE, &["--config", config.to_str().unwrap()]);
-        Proxy { program, config }
+        Proxy { program: start_program(&config), config }
     }
 
     pub(crate) fn connect_with(&self, proxy: &Proxy, versions: &[&'static SupportedProtocolVersion]) -> Tls {

@@ -11,8 +11,8 @@ use std::thread;
 
 pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_fs-proxy");
 
-/// Where the proxy runs: on kernel sockets and loopback, or, if `tests/af_xdp` has prepared another
-/// namespace, on fastsock over AF_XDP.
+/// The host of the proxy: on kernel sockets and loopback, or, if `tests/af_xdp` has prepared
+/// another namespace, on fastsock over AF_XDP.
 struct TestHost {
     netns: String,
     device: String,
@@ -93,7 +93,7 @@ impl Proxy {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// As `ask`, with bytes that are not text. A reset counts as the end.
+    /// Like `ask`, with bytes that are not text. A reset counts as the end.
     pub(crate) fn ask_bytes(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
         // The proxy may have responded and closed before everything is sent.

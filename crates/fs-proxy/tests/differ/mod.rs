@@ -328,7 +328,7 @@ fn tame(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|byte| if b"\"<>`{}|\\^".contains(byte) { b'x' } else { *byte }).collect()
 }
 
-/// How many of all cases the lean path accepted.
+/// Number of cases, and of those that the lean path accepted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count {
     pub(crate) cases: u64,

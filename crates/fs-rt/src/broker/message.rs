@@ -29,7 +29,7 @@ const TEXT: usize = 160;
 /// Begins each message. It changes with the protocol.
 const MAGIC: [u8; 4] = *b"fsD1";
 
-/// What a program asks.
+/// A program's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Does the daemon share this device?
@@ -48,14 +48,14 @@ pub enum Request {
     Resumed,
 }
 
-/// What the daemon answers.
+/// The daemon's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It shares the device.
+    /// The daemon shares the device.
     Device(Device),
     /// The program's pair.
     Attached { slot: u16, token: [u64; 2], queues: u32 },
-    /// As asked.
+    /// The request was carried out.
     Done,
     /// An error of errno(3), and why.
     Failed { errno: i32, why: String },

@@ -11,7 +11,7 @@ pub mod wire;
 
 use crate::netlink::Netlink;
 use fs_xdp::{HandedQueues, NetDevice, QueueConfig, UmemConfig};
-use leases::Held;
+use leases::LeaseProofs;
 use message::{Answer, Device, MAX_DESCRIPTORS, MAX_QUEUES, Request};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 /// Names the daemon's control socket.
 const CONTROL_VARIABLE: &str = "FASTSOCK_CONTROL";
-/// Where the system's daemon listens.
+/// Path at which the system's daemon listens.
 const SYSTEM_CONTROL: &str = "/run/fastsock/control.sock";
-/// Where a user's daemon listens, in `XDG_RUNTIME_DIR`.
+/// Path at which a user's daemon listens, in `XDG_RUNTIME_DIR`.
 const USER_CONTROL: &str = "fastsock/control.sock";
 
 /// The first message on a connection to the control socket: it moves the connection from the match
@@ -44,8 +44,8 @@ pub const HELLO: [u8; 32] = {
 
 /// Limit for one answer. Making a pair takes up to 100 ms on a busy machine.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// How long a new lease waits for a daemon that has ended and may be started again. Its core does
-/// nothing else in this time. Shorter: a bind fails while the daemon is exchanged.
+/// Time for which a new lease waits for a daemon that has ended and may be started again. Its core
+/// does nothing else in this time. Shorter: a bind fails while the daemon is exchanged.
 const DAEMON_WAIT: Duration = Duration::from_secs(1);
 /// Between two attempts within that time.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -64,10 +64,10 @@ struct State {
     /// `None` while no daemon runs.
     socket: Option<OwnedFd>,
     pair: Option<(u16, [u64; 2])>,
-    held: Held,
+    held: LeaseProofs,
 }
 
-/// What the daemon has handed over.
+/// Descriptors that the daemon has handed over.
 pub(crate) struct Attached {
     /// For each queue.
     pub(crate) sockets: Vec<OwnedFd>,
@@ -155,7 +155,7 @@ impl SharedDevice {
             tracing::info!(device = name, "the daemon shares a device of this name, but this namespace has its own");
             return None;
         }
-        let state = State { socket: Some(socket), pair: None, held: Held::default() };
+        let state = State { socket: Some(socket), pair: None, held: LeaseProofs::default() };
         let (name, control) = (name.to_owned(), control.to_owned());
         Some(SharedDevice { name, device, is_foreign, control, state: Mutex::new(state) })
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// that has the device for itself.
 ///
 /// # Errors
-/// Those of bind(2).
+/// The errors of bind(2).
 pub fn reserve(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
     Reservation::new(protocol, at, v6_only).map(Reservation::into_fd)
 }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Sends a record.
 ///
 /// # Errors
-/// Those of sendmsg(2).
+/// The errors of sendmsg(2).
 pub fn send(socket: BorrowedFd<'_>, record: &[u8; LEN], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -31,7 +31,7 @@ pub fn send(socket: BorrowedFd<'_>, record: &[u8; LEN], descriptors: &[BorrowedF
 /// Receives a record. `None`: the other side has closed.
 ///
 /// # Errors
-/// Those of recvmsg(2), `InvalidData` for another length, and EMFILE if descriptors were lost.
+/// The errors of recvmsg(2), `InvalidData` for another length, and EMFILE if descriptors were lost.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; LEN], Vec<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -18,7 +18,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A device, and some of its queues.
-trait Late: Probed {
+trait QueueSet: Probed {
     /// Asks the cores to open the queues.
     fn open(&mut self);
     /// Returns true if all are open, or will not be opened any more.
@@ -29,7 +29,7 @@ trait Late: Probed {
 
 /// Opens queues and checks whether the device works with them. Closes them and returns the reason
 /// if it does not.
-fn open_and_check(device: &mut impl Late) -> io::Result<Option<Reason>> {
+fn open_and_check(device: &mut impl QueueSet) -> io::Result<Option<Reason>> {
     let before = Before::of(device);
     device.open();
     let before = before?;
@@ -60,7 +60,7 @@ struct Opening {
     host: Host,
 }
 
-impl Late for Opening {
+impl QueueSet for Opening {
     fn open(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             self.queues.clone().for_each(|queue| shared.open_queue(self.iface, queue, true));
@@ -212,7 +212,7 @@ mod tests {
         fn wait(&mut self, _: Duration) {}
     }
 
-    impl Late for Fake {
+    impl QueueSet for Fake {
         fn open(&mut self) {
             self.done.push("open");
         }

@@ -17,7 +17,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often stale neighbours are refreshed. The kernel keeps an entry fresh for 15 to 45 s
+/// Interval at which stale neighbours are refreshed. The kernel keeps an entry fresh for 15 to 45 s
 /// (`base_reachable_time`, 30 s) and may forget it 60 s after that (`gc_stale_time`).
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// Stale neighbours refreshed per round: one ARP or NDISC exchange each.

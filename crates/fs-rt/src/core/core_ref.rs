@@ -77,7 +77,7 @@ impl CoreRef {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// As [`CoreRef::current`], with the error that socket calls return on other threads.
+    /// Like [`CoreRef::current`], with the error that socket calls return on other threads.
     pub fn require() -> io::Result<CoreRef> {
         Self::current().ok_or_else(|| {
             io::Error::other(
@@ -245,7 +245,7 @@ impl CoreRef {
         Ok(answer.map(|id| (id, lease)))
     }
 
-    /// As [`CoreRef::bind_udp`], with a non-blocking kernel socket that is bound to `at`, which
+    /// Like [`CoreRef::bind_udp`], with a non-blocking kernel socket that is bound to `at`, which
     /// then reserves the port.
     ///
     /// # Errors
@@ -271,7 +271,7 @@ impl CoreRef {
         Ok(PortLease::new(shared, place))
     }
 
-    /// As [`CoreRef::lease`], for a port that another process holds in the kernel (bound or
+    /// Like [`CoreRef::lease`], for a port that another process holds in the kernel (bound or
     /// listening) and for which this core serves the devices. Port 0 is `EINVAL`.
     pub fn lease_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<PortLease> {
         let shared = self.0.shared.clone();

@@ -2,7 +2,7 @@
 //! close queues.
 
 use super::state::CoreShared;
-use crate::device::queues::{FRAMES_OF_QUEUE, Late, share};
+use crate::device::queues::{FRAMES_OF_QUEUE, WaitingQueue, share};
 use crate::shared::Message;
 use fs_core::{FramePool as _, IfaceId};
 use fs_xdp::{Link as _, XdpError};
@@ -58,7 +58,9 @@ impl CoreShared {
             }
             // Connections hold the frames and will return them. Until then the queue's packets are
             // dropped.
-            Err(XdpError::PoolTooSmall { available, .. }) => opener.try_later(Late { queue, is_new }, available),
+            Err(XdpError::PoolTooSmall { available, .. }) => {
+                opener.try_later(WaitingQueue { queue, is_new }, available)
+            }
             // The device is gone again, and the core will be told.
             Err(XdpError::NoSuchDevice { .. }) => {}
             Err(error) => {

@@ -48,7 +48,7 @@ pub(crate) struct Port {
     tx: Vec<TxFrame>,
     /// This queue sends for its interface (it is the core's first queue there).
     sends: bool,
-    /// Whether the link merged when the stack's quota was last set.
+    /// Tells if the link merged when the stack's quota was last set.
     merges: Option<bool>,
     /// Its device is gone, and other devices are left.
     lost: bool,

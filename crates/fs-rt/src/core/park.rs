@@ -31,7 +31,7 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) struct Reactor {
     core: Rc<CoreShared>,
-    /// Whether it ever sleeps.
+    /// True if it ever sleeps.
     sleeps: bool,
     witness: Witness,
     /// The core's doorbell, and those of sources.

@@ -17,7 +17,7 @@ pub(crate) struct QueueOpener {
     /// Numbers of receive and send queues when they were last counted.
     counted: Mutex<QueueCounts>,
     /// Queues whose cores lacked frames.
-    late: Mutex<Vec<Late>>,
+    late: Mutex<Vec<WaitingQueue>>,
     /// Queues that were opened after the start.
     opened: Mutex<BTreeSet<u32>>,
     /// The queues are in zero-copy mode.
@@ -26,7 +26,7 @@ pub(crate) struct QueueOpener {
 
 /// A queue that waits for frames. `is_new`: the device got it after the start.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Late {
+pub(crate) struct WaitingQueue {
     pub(crate) queue: u32,
     pub(crate) is_new: bool,
 }
@@ -125,14 +125,14 @@ impl QueueOpener {
     }
 
     /// Queues a retry: the core has too few free frames.
-    pub(crate) fn try_later(&self, Late { queue, is_new }: Late, available: usize) {
+    pub(crate) fn try_later(&self, WaitingQueue { queue, is_new }: WaitingQueue, available: usize) {
         let device = &self.device.device().name;
         tracing::warn!(device, queue, available, "too few frames are free to open a queue: retrying");
-        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(Late { queue, is_new });
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(WaitingQueue { queue, is_new });
     }
 
     /// Returns the queues to retry now.
-    pub(crate) fn late_queues(&self) -> Vec<Late> {
+    pub(crate) fn late_queues(&self) -> Vec<WaitingQueue> {
         std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -74,8 +74,8 @@ impl Mirror {
         Self::by(subscribe()?, None, indexes)
     }
 
-    /// As [`Mirror::read`], of shared devices: in the namespace of this socket, and the kernel finds
-    /// the neighbours.
+    /// Like [`Mirror::read`], of shared devices: in the namespace of this socket, and the kernel
+    /// finds the neighbours.
     pub(crate) fn of_shared(netlink: Netlink, indexes: &[u32]) -> io::Result<Self> {
         Self::by(netlink, Some(ANY_NEIGHBOUR), indexes)
     }
@@ -350,7 +350,7 @@ impl Mirror {
         let any: IpAddr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let to = Cidr { addr: to.unwrap_or(any), prefix };
         if refusal.is_some() {
-            // It has no device, or (IPv6) the loopback device.
+            // The route has no device, or (IPv6) the loopback device.
             into.push(Route { to, gateway: None, iface: IfaceId(0), metric, source: None, refusal });
             return;
         }

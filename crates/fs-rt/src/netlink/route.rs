@@ -24,7 +24,7 @@ pub struct KernelRoute {
 /// The properties of a connection that the kernel's routes depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Where it goes.
+    /// Destination of the connection.
     pub to: SocketAddr,
     /// The address that its socket is bound to.
     pub from: Option<IpAddr>,
@@ -40,7 +40,7 @@ pub struct Flow {
 
 impl Flow {
     fn question(self) -> RouteMessage {
-        /// Of linux/rtnetlink.h.
+        /// RTA_IP_PROTO of linux/rtnetlink.h.
         const IP_PROTO: u16 = 27;
         const SOURCE_PORT: u16 = 28;
         const DESTINATION_PORT: u16 = 29;

@@ -22,8 +22,8 @@ pub const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
 /// `RTNLGRP_NEIGH`.
 pub(crate) const NEIGHBOURS: u32 = 3;
 
-/// How often an interrupted dump is repeated. The last one is used as it is: a notification of the
-/// change will cause another dump.
+/// Number of times that an interrupted dump is repeated. The last one is used as it is: a
+/// notification of the change will cause another dump.
 const DUMPS_MOST: usize = 8;
 
 /// One socket for requests and one for notifications. Both belong to the network namespace of the
@@ -191,7 +191,7 @@ pub(crate) struct Known {
     flags: NeighbourFlags,
     /// The kernel found it by asking, and may ask again.
     pub(crate) may_be_asked: bool,
-    /// It replied recently.
+    /// True if the neighbour replied recently.
     pub(crate) has_answered: bool,
 }
 
@@ -234,11 +234,11 @@ impl Known {
 /// The state of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkState {
-    /// It is up and has a carrier.
+    /// True if the device is up and has a carrier.
     pub(crate) has_carrier: bool,
     /// Packets received with errors.
     pub(crate) receive_errors: u64,
-    /// How often its carrier has changed.
+    /// Number of times that its carrier has changed.
     pub(crate) carrier_changes: u32,
 }
 

@@ -36,13 +36,13 @@ const WINDOW: Duration = Duration::from_micros(256);
 /// with a relay between 64 connections and a server: packets sent per request 2.9 without
 /// coalescing; 2.4, 2.3 and 2.3 at 10, 20 and 40 µs; system calls 2.1, 0.9, 0.5 and 0.35.
 const INTERVAL: Duration = Duration::from_micros(20);
-/// How long the core sleeps after a poll, if a round trip is at least four times as long. Packets
-/// do not end this sleep. Shorter: the sleep's own cost is a larger part. Longer: more latency
-/// (decision 0014).
+/// Time for which the core sleeps after a poll, if a round trip is at least four times as long.
+/// Packets do not end this sleep. Shorter: the sleep's own cost is a larger part. Longer: more
+/// latency (decision 0014).
 const TIMED_SLEEP: Duration = Duration::from_micros(40);
 /// Events in a window that start coalescing: two per interval. It ends below half of that, because
 /// packets that are taken together make fewer events.
-const MANY: u32 = 24;
+const COALESCE_MIN_EVENTS: u32 = 24;
 /// Mean events of a connection in a window, at most: its round trip is then longer than four
 /// intervals.
 const OFTEN: u32 = 3;
@@ -63,15 +63,15 @@ const KEPT: u32 = 64;
 /// Bytes with coalescing, in hundredths of those without, from which on coalescing is better: a
 /// stream that another link limits has the same rate with both, but costs less with coalescing.
 const WORTH: u128 = 97;
-/// How long a coalescing core polls idle links before it sleeps. If so many connections are silent
-/// at once, their peers have lost their CPU for a while, and packets gather during a sleep too.
-/// (Measured as above: 12.1 µs of CPU per request, and 13.9 with the usual spin of 30 µs.)
+/// Time for which a coalescing core polls idle links before it sleeps. If so many connections are
+/// silent at once, their peers have lost their CPU for a while, and packets gather during a sleep
+/// too. (Measured as above: 12.1 µs of CPU per request, and 13.9 with the usual spin of 30 µs.)
 const SPIN: Duration = Duration::from_micros(2);
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Coalescing {
-    /// What the policy allows to coalesce: see [`PollPolicy`].
+    /// Loads that the policy allows to coalesce: see [`PollPolicy`].
     connections: bool,
     streams: bool,
     timed_sleeps: bool,
@@ -89,7 +89,7 @@ pub(crate) struct Coalescing {
     stream: Trial,
     /// When a poll of the links last found packets.
     found: Instant,
-    /// How often coalescing has started.
+    /// Number of times that coalescing has started.
     pub(crate) begun: u64,
 }
 
@@ -100,7 +100,7 @@ enum Load {
     Latency,
     /// Many connections, each of which waits in a queue for longer than an interval.
     Many,
-    /// As `Many`, with round trips of at least four timed sleeps.
+    /// Like `Many`, with round trips of at least four timed sleeps.
     ManySlow,
 }
 
@@ -237,7 +237,7 @@ impl Coalescing {
     fn end_window(&mut self, now: Instant, traffic: Traffic) {
         // After a sleep, or a time without the CPU, the counts say nothing about the present.
         let known = now.since(self.began) < WINDOW * 2;
-        let enough = if self.load == Load::Latency { MANY } else { MANY / 2 };
+        let enough = if self.load == Load::Latency { COALESCE_MIN_EVENTS } else { COALESCE_MIN_EVENTS / 2 };
         let many = self.connections && known && self.events >= enough && self.events <= OFTEN * self.distinct;
         let load = match many {
             false => Load::Latency,

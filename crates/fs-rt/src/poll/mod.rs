@@ -182,7 +182,8 @@ impl Poller {
         now.since(*self.awake_since.get_or_insert(now)) >= UNWATCHED_AFTER && self.policy.leave_epoll
     }
 
-    /// How long the core may sleep. `without_events`: something may happen that wakes nobody.
+    /// Returns the time for which the core may sleep. `without_events`: something may happen that
+    /// wakes nobody.
     pub(crate) fn longest_sleep(&self, without_events: bool) -> Duration {
         if without_events { SLEEP_WITHOUT_EVENTS_MAX } else { SLEEP_MAX }
     }

@@ -37,7 +37,7 @@ pub struct PollPolicy {
     /// A core without work sleeps. Otherwise it always uses all of its CPU, and the fields about
     /// sleeping have no effect.
     pub sleep: bool,
-    /// How long it polls before it sleeps; zero: it does not spin.
+    /// Time for which a core polls before it sleeps; zero: it does not spin.
     pub spin: Duration,
     /// Adapts the spin to the gaps between work: up to five times `spin` if the gaps are slightly
     /// longer than that, and down to an eighth if they are too long for any spin.
@@ -45,13 +45,13 @@ pub struct PollPolicy {
     /// After 4 µs without work, it yields its CPU before each poll (sched_yield(2)). For a core
     /// that may run on one CPU only.
     pub yield_cpu: bool,
-    /// It does not spin while other threads want its CPU: while it is preempted often, or the
+    /// The core does not spin while other threads want its CPU: while it is preempted often, or the
     /// machine has more runnable threads than CPUs. For a core that may run on any CPU, next to the
     /// programs that it serves.
     pub give_way: bool,
     /// While it serves many connections with long round trips, it polls its links only every 20 µs.
     pub coalesce_connections: bool,
-    /// It receives a stream of full segments in the same way, unless that brings fewer bytes.
+    /// The core receives a stream of full segments in the same way, unless that brings fewer bytes.
     pub coalesce_streams: bool,
     /// If round trips are long, it sleeps between two such polls. Packets, other cores and threads
     /// do not end that sleep. It ends after 40 µs, or at the next deadline.
@@ -89,7 +89,7 @@ impl PollPolicy {
         }
     }
 
-    /// As [`PollPolicy::throughput`], on shared CPUs: the core does not spin while other threads
+    /// Like [`PollPolicy::throughput`], on shared CPUs: the core does not spin while other threads
     /// want them. The default for cores that are not pinned.
     pub const fn shared() -> Self {
         Self { yield_cpu: false, give_way: true, ..Self::throughput() }

@@ -26,7 +26,7 @@ enum Load {
     /// A stream with a full segment per `each`, and an acknowledgement for each turn that finds
     /// some.
     Stream { each: Duration },
-    /// As `Stream`, from a sender with a small window: slower (`coalesced`) while it waits for
+    /// Like `Stream`, from a sender with a small window: slower (`coalesced`) while it waits for
     /// acknowledgements.
     WindowLimited { each: Duration, coalesced: Duration },
 }
@@ -50,7 +50,7 @@ struct Outcome {
 
 const FOR: Duration = Duration::from_millis(200);
 
-/// What is around the core.
+/// The host of the core.
 #[derive(Clone, Copy, Default)]
 struct Host {
     /// More threads are runnable than there are CPUs.

@@ -1,4 +1,4 @@
-//! How long a core polls before it sleeps.
+//! Time for which a core polls before it sleeps.
 //!
 //! A sleep and its wake-up cost about 30 µs of latency, so a core that spins that long is never
 //! worse than twice the optimum (the ski-rental rule). This is right if nothing is known about the
@@ -32,7 +32,7 @@ const LONGEST: u32 = 5;
 /// If the gaps are longer than that, spinning catches nothing, and the spin falls to this fraction
 /// of the shortest: 4 µs. Higher: at 600 separate requests per second the spin is a third of their
 /// CPU (decision 0010). Lower: more wake-ups until it grows again, each with 30 µs of latency.
-const LEAST: u32 = 8;
+const SPIN_MIN_FRACTION: u32 = 8;
 
 /// Time between two questions to the kernel. Longer: it takes as long to notice that the CPU is
 /// wanted. Shorter: two system calls (2 µs) more often.
@@ -44,8 +44,8 @@ const WANTED: u64 = 1;
 /// Checks in a row that must find more runnable threads than CPUs: a single one may be a short
 /// kernel thread.
 const CROWDED: u32 = 2;
-/// How long a core that shares its CPUs does not spin: the first time and the limit. It doubles
-/// with each failed attempt. An attempt costs `CHECK`.
+/// Time for which a core that shares its CPUs does not spin: the first time and the limit. It
+/// doubles with each failed attempt. An attempt costs `CHECK`.
 const HOLD: Duration = Duration::from_millis(8);
 const HOLD_MAX: Duration = Duration::from_millis(256);
 
@@ -126,7 +126,11 @@ impl Spin {
         if idle > longest {
             // No spin would have caught it. Halved each time: a pause between two bursts is not
             // their end.
-            self.now = if self.now > self.shortest { self.shortest } else { (self.now / 2).max(self.shortest / LEAST) };
+            self.now = if self.now > self.shortest {
+                self.shortest
+            } else {
+                (self.now / 2).max(self.shortest / SPIN_MIN_FRACTION)
+            };
         } else if idle > self.now {
             self.now = (self.now * 2).min(longest);
         }

@@ -72,9 +72,9 @@ struct Used {
 
 type AllUsed = HashMap<LeasedAddress, Used>;
 
-/// Returns who gets the packets for an address that several places may have; `None`: no place has
-/// it. New connections are ours if one place claims them. The kernel keeps its own connections if
-/// it may have any.
+/// Returns the receiver of the packets for an address that several places may have; `None`: no
+/// place has it. New connections are ours if one place claims them. The kernel keeps its own
+/// connections if it may have any.
 fn share_of(used: &AllUsed, protocol: Protocol, end: SocketAddr) -> Option<Share> {
     let dual = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), end.port());
     let ends = [(end, false), (end, true), (dual, false)];
@@ -91,7 +91,7 @@ pub(crate) struct Ports {
     used: Mutex<AllUsed>,
     /// Ephemeral ports, held until the runtime ends so that the kernel does not assign them.
     ephemeral: Ephemeral,
-    /// How long a port stays ours after its last connection's socket is closed: FIN-WAIT and
+    /// Time for which a port stays ours after its last connection's socket is closed: FIN-WAIT and
     /// TIME-WAIT.
     cool_down: Duration,
     /// Ports without users, and the end of their cool-down.
@@ -198,7 +198,7 @@ impl Ports {
         self.each_sink(|sink| sink.tend());
     }
 
-    /// As [`Ports::acquire`], for a port that another process holds in the kernel for us.
+    /// Like [`Ports::acquire`], for a port that another process holds in the kernel for us.
     pub(crate) fn acquire_held(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<LeasedAddress> {
         if at.port() == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -206,7 +206,7 @@ impl Ports {
         self.take(LeasedAddress::new(protocol, at, v6_only), || Ok(None))
     }
 
-    /// As [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
+    /// Like [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
     /// IPV6_V6ONLY.
     pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<LeasedAddress> {
         if !self.in_kernel {
@@ -291,7 +291,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Updates in each device's table who gets the packets for a place's addresses.
+    /// Updates in each device's table the receiver of the packets for a place's addresses.
     fn tell(&self, used: &AllUsed, place: LeasedAddress) {
         for end in place.ends() {
             if let Some(share) = share_of(used, place.protocol, end) {
@@ -328,8 +328,8 @@ impl Ports {
         }
     }
 
-    /// Sets who gets the packets of a place that another process holds in the kernel. Does nothing
-    /// for other places, or without users.
+    /// Sets the receiver of the packets of a place that another process holds in the kernel. Does
+    /// nothing for other places, or without users.
     pub(crate) fn share(&self, place: LeasedAddress, share: Share) {
         let mut used = self.lock();
         if let Some(entry) = used.get_mut(&place).filter(|entry| entry.held && entry.users > 0) {
@@ -385,7 +385,7 @@ impl Ports {
         entry.reservation.take().map(Reservation::into_fd)
     }
 
-    /// Somebody uses it.
+    /// Returns true if a socket uses the port.
     pub(crate) fn is_used(&self, place: LeasedAddress) -> bool {
         self.lock().get(&place).is_some_and(|entry| entry.users > 0)
     }

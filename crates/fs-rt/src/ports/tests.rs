@@ -321,7 +321,7 @@ fn reservation_covers_only_the_lease() {
     let alone = ours.acquire(Protocol::Tcp, both.at, true).unwrap();
     assert_eq!(table.lock().unwrap().share(&ipv4.to_string()), Some(Share::Leaving));
     let theirs = std::net::TcpListener::bind(ipv4).unwrap();
-    // It is not taken from its owner.
+    // The port is not taken from its owner.
     ours.release(alone, true);
     assert_eq!(ours.acquire(Protocol::Tcp, both.at, false).err().map(|error| error.kind()), busy);
     assert_eq!(table.lock().unwrap().share(&ipv4.to_string()), Some(Share::Leaving));

@@ -33,8 +33,8 @@ pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) 
     Ok(())
 }
 
-/// Minimum frames of a core: those that a queue needs to receive, and as many in flight. Lower: no
-/// link opens.
+/// Minimum frames of a core: those that a queue needs to receive, and as many in flight. With fewer, no
+/// link can be opened.
 const FRAMES_LEAST: u32 = 128;
 
 pub(super) fn check(builder: &Builder) -> Result<(), BuildError> {

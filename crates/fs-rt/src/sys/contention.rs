@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 /// The kernel's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contention {
-    /// How often the calling thread was preempted.
+    /// Number of times that the calling thread was preempted.
     pub(crate) preemptions: u64,
     /// More threads of the machine are runnable than it has CPUs, so a thread that only polls takes
     /// time from one with work.

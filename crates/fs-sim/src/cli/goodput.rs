@@ -1,90 +1,76 @@
 //! `fs-sim goodput`: one flow over loss × round-trip time, as a table.
 
+use clap::value_parser;
 use fs_core::{CongestionControl, Duration};
 use fs_sim::measure::{Experiment, Flow, Measured, Path};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) fn usage() -> String {
-    let cc = names("|");
-    format!(
-        "fs-sim goodput [--cc {cc}] [--seconds N] [--seeds N] [--mbps N] [--queue PACKETS] [--veth] \
-                         [--loss PERCENT,…] [--rtt MS,…] [--detail] [--threads N] [--pcap FILE]"
-    )
-}
-
-/// Returns Linux's names of all congestion controls.
-fn names(between: &str) -> String {
-    CongestionControl::ALL.iter().map(|control| control.name()).collect::<Vec<_>>().join(between)
-}
-
-/// Loss rates in parts per million.
-const LOSSES: [u32; 5] = [0, 1_000, 10_000, 20_000, 50_000];
-const RTTS_US: [u64; 4] = [100, 1_000, 10_000, 50_000];
-
-struct Args {
+/// Options of `fs-sim goodput`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The sender's congestion control, by Linux's name.
+    #[arg(long = "cc", value_name = "NAME", value_parser = control, default_value = "cubic")]
     control: CongestionControl,
+    /// Virtual seconds of a run.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..))]
     seconds: u64,
+    /// Number of runs of a cell with losses. The cell shows their median.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u64).range(1..))]
     seeds: u64,
+    /// Rate of the bottleneck in Mb/s.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = value_parser!(u64).range(1..=100_000_000))]
     mbps: u64,
+    /// Length of the bottleneck's queue; by default one bandwidth-delay product and 100 packets.
+    #[arg(long, value_name = "PACKETS")]
     queue: Option<usize>,
-    /// Uses the path of the interop bench.
+    /// Simulates the path of `cargo xtask bench grid`: losses in both directions.
+    #[arg(long)]
     veth: bool,
-    losses: Vec<u32>,
+    /// Losses in percent, a row of the table each.
+    #[arg(long = "loss", value_name = "PERCENT,…", value_delimiter = ',', value_parser = percent, default_value = "0,0.1,1,2,5")]
+    losses_ppm: Vec<u32>,
+    /// Round-trip times in milliseconds, a column of the table each.
+    #[arg(long = "rtt", value_name = "MS,…", value_delimiter = ',', value_parser = milliseconds, default_value = "0.1,1,10,50")]
     rtts_us: Vec<u64>,
+    /// Prints the sender's and the bottleneck's counters for every cell.
+    #[arg(long)]
     detail: bool,
-    threads: usize,
-    pcap: Option<String>,
+    /// Number of cells that are measured at the same time.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u16).range(1..))]
+    threads: u16,
+    /// Writes the packets of each run to this file.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
 }
 
 /// Looks a congestion control up by Linux's name.
 fn control(name: &str) -> Result<CongestionControl, String> {
-    let unknown = || format!("no congestion control {name}; there are: {}", names(", "));
-    CongestionControl::from_name(name).ok_or_else(unknown)
+    let names = || CongestionControl::ALL.iter().map(|control| control.name()).collect::<Vec<_>>().join(", ");
+    CongestionControl::from_name(name)
+        .ok_or_else(|| format!("no congestion control has this name; there are {}", names()))
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
-    let mut parsed = Args {
-        control: CongestionControl::Cubic,
-        seconds: 10,
-        seeds: 3,
-        mbps: 1000,
-        queue: None,
-        veth: false,
-        losses: LOSSES.to_vec(),
-        rtts_us: RTTS_US.to_vec(),
-        detail: false,
-        threads: 2,
-        pcap: None,
-    };
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
-        let number = |text: String| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
-        // 0.1 % is 1000 ppm, 0.1 ms are 100 µs.
-        let list = |text: String, scale: f64| -> Result<Vec<u64>, String> {
-            let one = |part: &str| part.parse::<f64>().map_err(|e| format!("{part}: {e}"));
-            text.split(',').map(|part| Ok((one(part)? * scale).round() as u64)).collect()
-        };
-        match arg.as_str() {
-            "--cc" => parsed.control = control(&value()?)?,
-            "--seconds" => parsed.seconds = number(value()?)?.max(1),
-            "--seeds" => parsed.seeds = number(value()?)?.max(1),
-            "--mbps" => parsed.mbps = number(value()?)?.max(1),
-            "--queue" => parsed.queue = Some(number(value()?)? as usize),
-            "--loss" => parsed.losses = list(value()?, 10_000.0)?.into_iter().map(|ppm| ppm as u32).collect(),
-            "--rtt" => parsed.rtts_us = list(value()?, 1_000.0)?,
-            "--veth" => parsed.veth = true,
-            "--detail" => parsed.detail = true,
-            "--threads" => parsed.threads = number(value()?)?.max(1) as usize,
-            "--pcap" => parsed.pcap = Some(value()?),
-            _ => return Err(format!("unknown argument {arg}")),
-        }
+/// Converts percent to parts per million: 0.1 % is 1000 ppm.
+fn percent(text: &str) -> Result<u32, String> {
+    scaled(text, 10_000.0, 100.0).map(|ppm| ppm as u32)
+}
+
+/// Converts milliseconds to microseconds.
+fn milliseconds(text: &str) -> Result<u64, String> {
+    scaled(text, 1_000.0, 1e9)
+}
+
+fn scaled(text: &str, scale: f64, max: f64) -> Result<u64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=max).contains(&number) => Ok((number * scale).round() as u64),
+        _ => Err(format!("not a number from 0 to {max}")),
     }
-    Ok(parsed)
 }
 
-impl Args {
+impl Arguments {
     fn path(&self, rtt_us: u64, loss_ppm: u32) -> Path {
         let new = if self.veth { Path::veth } else { Path::new };
         let path = new(self.mbps * 1_000_000, Duration::from_micros(rtt_us), loss_ppm);
@@ -95,7 +81,7 @@ impl Args {
     fn cell(&self, loss_ppm: u32, rtt_us: u64) -> Result<Measured, String> {
         let flows = vec![Flow::new(self.control)];
         let mut experiment = Experiment::new(self.path(rtt_us, loss_ppm), flows, Duration::from_secs(self.seconds));
-        experiment.pcap = self.pcap.as_ref().map(Into::into);
+        experiment.pcap = self.pcap.clone();
         let run = |seed| experiment.run(seed).map_err(|e| format!("seed {seed}: {e}"));
         // Without loss all seeds yield nearly the same, long run.
         let seeds = if loss_ppm == 0 { 1 } else { self.seeds };
@@ -105,9 +91,9 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: impl Iterator<Item = String>) -> Result<ExitCode, String> {
-    let args = parse(args)?;
-    let cells: Vec<_> = args.losses.iter().flat_map(|&loss| args.rtts_us.iter().map(move |&rtt| (loss, rtt))).collect();
+pub(crate) fn run(args: &Arguments) -> Result<ExitCode, String> {
+    let cells: Vec<_> =
+        args.losses_ppm.iter().flat_map(|&loss| args.rtts_us.iter().map(move |&rtt| (loss, rtt))).collect();
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Option<Result<Measured, String>>>> = Mutex::new(vec![None; cells.len()]);
     std::thread::scope(|scope| {
@@ -138,7 +124,7 @@ pub(crate) fn run(args: impl Iterator<Item = String>) -> Result<ExitCode, String
     let heads: String = args.rtts_us.iter().map(|&us| format!(" {:>9}", format!("{} ms", us as f64 / 1e3))).collect();
     println!("{:>10}{heads}", "loss \\ RTT");
     let mut failures = Vec::new();
-    for (row, &loss) in args.losses.iter().enumerate() {
+    for (row, &loss) in args.losses_ppm.iter().enumerate() {
         print!("{:>10}", format!("{} %", f64::from(loss) / 1e4));
         for column in 0..args.rtts_us.len() {
             match &results[row * args.rtts_us.len() + column] {

@@ -1,5 +1,6 @@
 //! `fs-sim soak`: random seeds over all scenarios until the time is over or a run fails.
 
+use clap::value_parser;
 use fs_sim::rng::mix;
 use fs_sim::scenario::{Scenario, run_or_explain, scenarios};
 use std::path::Path;
@@ -8,67 +9,47 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-pub(crate) const USAGE: &str = "fs-sim soak [--seconds N] [--seed N] [--threads N] [--only SCENARIO,…] [--keep-going]";
-
 /// Number of bits of scenarios' seeds, so that they are short to type.
 const SEED_BITS: u32 = 40;
 
-struct Args {
+/// Options of `fs-sim soak`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Time until the last world starts.
+    #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    seed: u64,
-    threads: usize,
-    scenarios: Vec<Scenario>,
+    /// The seed that all worlds' seeds are drawn from; by default from the clock.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Number of worlds that run at the same time; by default one per CPU.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Only these scenarios; by default all. `fs-sim --list` prints their names.
+    #[arg(long, value_name = "SCENARIO,…", value_delimiter = ',', value_parser = crate::scenario)]
+    only: Vec<Scenario>,
+    /// Continues after a world has failed.
+    #[arg(long)]
     keep_going: bool,
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Args, String> {
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut parsed = Args {
-        seconds: 60,
-        seed: mix(clock.as_nanos() as u64) >> (64 - SEED_BITS),
-        threads: cores,
-        scenarios: scenarios().collect(),
-        keep_going: false,
-    };
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
-        let number = |text: String| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
-        match arg.as_str() {
-            "--seconds" => parsed.seconds = number(value()?)?,
-            "--seed" => parsed.seed = number(value()?)?,
-            "--threads" => parsed.threads = number(value()?)?.max(1) as usize,
-            "--keep-going" => parsed.keep_going = true,
-            "--only" => {
-                let named = |name: &str| Scenario::named(name).ok_or(format!("no scenario {name}; see --list"));
-                parsed.scenarios = value()?.split(',').map(named).collect::<Result<_, _>>()?;
-            }
-            _ => return Err(format!("unknown argument {arg}")),
-        }
-    }
-    Ok(parsed)
-}
-
-pub(crate) fn run(args: impl Iterator<Item = String>) -> Result<ExitCode, String> {
-    let args = parse(args)?;
-    println!(
-        "soak: seed {}, {} s, {} threads, {} scenarios",
-        args.seed,
-        args.seconds,
-        args.threads,
-        args.scenarios.len()
-    );
-    let end = Instant::now() + Duration::from_secs(args.seconds);
+    let all_seeds = arguments.seed.unwrap_or_else(|| mix(clock.as_nanos() as u64) >> (64 - SEED_BITS));
+    let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.map_or_else(cpus, usize::from);
+    let worlds = if arguments.only.is_empty() { scenarios().collect() } else { arguments.only.clone() };
+    println!("soak: seed {all_seeds}, {} s, {threads} threads, {} scenarios", arguments.seconds, worlds.len());
+    let end = Instant::now() + Duration::from_secs(arguments.seconds);
     let turn = AtomicU64::new(0);
     let failures = Mutex::new(Vec::<String>::new());
     let totals = Mutex::new((0u64, 0u64, 0u64));
     std::thread::scope(|scope| {
-        for _ in 0..args.threads {
+        for _ in 0..threads {
             scope.spawn(|| {
                 while Instant::now() < end {
                     let n = turn.fetch_add(1, Ordering::Relaxed);
-                    let scenario = args.scenarios[(n % args.scenarios.len() as u64) as usize];
-                    let seed = mix(args.seed ^ mix(n)) >> (64 - SEED_BITS);
+                    let scenario = worlds[(n % worlds.len() as u64) as usize];
+                    let seed = mix(all_seeds ^ mix(n)) >> (64 - SEED_BITS);
                     match run_or_explain(scenario, seed, Path::new("target/sim")) {
                         Ok(report) => {
                             let mut totals = totals.lock().unwrap_or_else(|e| e.into_inner());
@@ -79,21 +60,21 @@ pub(crate) fn run(args: impl Iterator<Item = String>) -> Result<ExitCode, String
                         Err(what) => {
                             eprintln!("{} {seed}: FAILED\n{what}", scenario.name);
                             failures.lock().unwrap_or_else(|e| e.into_inner()).push(what);
-                            if !args.keep_going {
+                            if !arguments.keep_going {
                                 return;
                             }
                         }
                     }
-                    if !args.keep_going && !failures.lock().unwrap_or_else(|e| e.into_inner()).is_empty() {
+                    if !arguments.keep_going && !failures.lock().unwrap_or_else(|e| e.into_inner()).is_empty() {
                         return;
                     }
                 }
             });
         }
     });
-    let (worlds, connections, packets) = *totals.lock().map_err(|e| e.to_string())?;
+    let (runs, connections, packets) = *totals.lock().map_err(|e| e.to_string())?;
     let failures = failures.into_inner().map_err(|e| e.to_string())?;
-    println!("soak: {worlds} worlds, {connections} connections, {packets} packets, {} failures", failures.len());
+    println!("soak: {runs} worlds, {connections} connections, {packets} packets, {} failures", failures.len());
     for replay in failures.iter().filter_map(|what| what.lines().next()) {
         println!("{replay}");
     }

@@ -19,7 +19,7 @@ pub use queue::Aqm;
 pub struct Burst {
     /// Probability per packet that the bad state begins, in parts per million.
     pub begin_ppm: u32,
-    /// Its maximum duration.
+    /// The burst's maximum duration.
     pub lasts: Duration,
     /// Loss rate in it, in parts per million.
     pub loss_ppm: u32,
@@ -112,7 +112,7 @@ impl LinkConfig {
 pub struct Delivery {
     /// When it arrives.
     pub at: Instant,
-    /// Its bytes.
+    /// The delivery's bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -184,9 +184,9 @@ impl LinkStats {
 /// One direction of a link.
 #[derive(Debug)]
 pub struct Link {
-    /// Its configuration, which may change at any time.
+    /// The link's configuration, which may change at any time.
     pub config: LinkConfig,
-    /// Its counters.
+    /// The link's counters.
     pub stats: LinkStats,
     framing: Framing,
     rng: Rng,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// packets (RFC 3168) and drops others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aqm {
-    /// None: the queue overflows.
+    /// No management: the queue overflows.
     DropTail,
     /// ECN-capable packets that find this many packets waiting are marked (DCTCP's switches); for
     /// others only the overflow counts.

@@ -44,16 +44,17 @@ pub(super) struct Direction {
     bytes_from: i64,
     fin_at: Option<i64>,
     tsval: Option<u32>,
-    /// Its acknowledgement and the right edge that it has offered: offsets of the opposite
-    /// direction.
+    /// The direction's acknowledgement and the right edge that it has offered: offsets of the
+    /// opposite direction.
     ack: i64,
     edge: Option<i64>,
     resets: u64,
-    /// Its latest empty ACK, number of repetitions, and start of them.
+    /// The direction's latest empty ACK, number of repetitions, and start of them.
     empty: (u32, u32, u32),
     echoes: u32,
     echoes_since: Instant,
-    /// It has sent more than SYNs: the next new SYN begins a new connection.
+    /// True if this direction has carried more than SYNs. Then the next new SYN begins a new
+    /// connection.
     used: bool,
     /// Two handshakes are mixed up (a SYN answered twice, differently): not checked.
     murky: bool,

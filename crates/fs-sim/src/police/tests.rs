@@ -147,7 +147,7 @@ fn sack_blocks_must_name_received_data() {
     with_a_hole().sent(NOW, &ack(100, &[(250, 300), (200, 300)])).unwrap();
     breaks(&mut with_a_hole(), "names what never arrived", &ack(100, &[(199, 300)]));
     breaks(&mut with_a_hole(), "never arrived", &ack(300, &[]));
-    // Of an earlier connection.
+    // SACK blocks of an earlier connection.
     with_a_hole().sent(NOW, &ack(100, &[(50, 99), (200, 300)])).unwrap();
     breaks(&mut with_a_hole(), "overlap", &ack(100, &[(200, 300), (200, 250)]));
     let mut police = with_a_hole();

@@ -14,9 +14,9 @@ pub const BAD_PPM: u32 = 50_000;
 /// A named world.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name on the command line.
+    /// The scenario's name on the command line.
     pub name: &'static str,
-    /// What it tests.
+    /// The purpose of the scenario, in one line.
     pub about: &'static str,
     pub(super) build: fn(&mut Rng) -> Draft,
 }

@@ -122,10 +122,10 @@ pub fn run_or_explain(scenario: Scenario, seed: u64, folder: &Path) -> Result<Re
     explain(scenario.name, seed, folder, |pcap| scenario.run(seed, pcap))
 }
 
-/// As [`run_or_explain`], for a world that is run by `run` (with the file for its packets).
+/// Like [`run_or_explain`], for a world that is run by `run` (with the file for its packets).
 ///
 /// # Errors
-/// As [`run_or_explain`].
+/// The errors of [`run_or_explain`].
 pub fn explain(
     name: &str,
     seed: u64,

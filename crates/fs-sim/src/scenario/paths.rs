@@ -44,7 +44,7 @@ fn dumbbell(rng: &mut Rng, each: usize) -> Draft {
     draft.each_host(|host| draw_newer_tcp(host, rng))
 }
 
-/// As [`draw_tcp`], with everything added since its seeds were first drawn.
+/// Like [`draw_tcp`], with everything added since its seeds were first drawn.
 fn draw_newer_tcp(host: &mut HostConfig, rng: &mut Rng) {
     draw_tcp(host, rng);
     host.tcp.congestion_control = rng.pick(CongestionControl::ALL);

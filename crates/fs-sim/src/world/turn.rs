@@ -96,7 +96,8 @@ impl World {
                 if ready == Ready(0) {
                     return self.fail(format!("an event of {id:?} that says nothing"));
                 }
-                // None: closed by an earlier event of the batch, or not yet accepted.
+                // `None` if an earlier event of the batch has closed the connection, or if it is
+                // not accepted yet.
                 if let Some(conn) = shard.conn(id) {
                     conn.event(ready);
                     if !conn.pausing {

@@ -49,7 +49,7 @@ pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
 /// then knows the whole flow, so a source address can use each port once *per destination*.
 ///
 /// # Errors
-/// As `setsockopt(2)`.
+/// The errors of `setsockopt(2)`.
 pub fn set_bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open while borrowed, and the value is an int that the kernel only
@@ -69,7 +69,7 @@ pub fn set_bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Chooses a TCP socket's congestion control by its kernel name (TCP_CONGESTION).
 ///
 /// # Errors
-/// As `setsockopt(2)`: ENOENT if the kernel does not have it.
+/// The errors of `setsockopt(2)`: ENOENT if the kernel does not have it.
 pub fn set_congestion(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     // SAFETY: the descriptor is open while borrowed, and the kernel only reads the name, whose
     // length it is told.
@@ -88,7 +88,7 @@ pub fn set_congestion(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
 /// Makes close send RST and discard queued data (SO_LINGER with time 0).
 ///
 /// # Errors
-/// As `setsockopt(2)`.
+/// The errors of `setsockopt(2)`.
 pub fn set_zero_linger(socket: BorrowedFd<'_>) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: the descriptor is open while borrowed, and the kernel only reads the struct, whose
@@ -109,7 +109,7 @@ pub fn set_zero_linger(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// TCP_INFO, Linux 4.1).
 ///
 /// # Errors
-/// As `getsockopt(2)`; `Unsupported` on an older kernel.
+/// The errors of `getsockopt(2)`; `Unsupported` on an older kernel.
 pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
     /// Offset of `tcpi_bytes_acked` in the kernel's `struct tcp_info`.
     const AT: usize = 120;
@@ -184,7 +184,7 @@ pub enum Signal {
 /// Sends a signal to a process.
 ///
 /// # Errors
-/// As `kill(2)`.
+/// The errors of `kill(2)`.
 #[cfg(feature = "testing")]
 pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
     let number = match signal {

@@ -1,5 +1,6 @@
-//! The headers of a merged packet, as the kernel wants them for segmentation: `CHECKSUM_PARTIAL` with the pseudo header's sum of the
-//! whole packet, and a `virtio_net_hdr` in front (`virtio_net_hdr_to_skb` of `include/linux/virtio_net.h`).
+//! The headers of a merged packet in the form that the kernel needs for segmentation:
+//! `CHECKSUM_PARTIAL` with the pseudo header's sum of the whole packet, and a `virtio_net_hdr` in
+//! front (`virtio_net_hdr_to_skb` of `include/linux/virtio_net.h`).
 
 use super::run::Run;
 use super::segment::{CHECKSUM, FLAGS};

@@ -29,7 +29,7 @@ use fs_core::{FramePool, Framing, TxFrame};
 use header::MergedHeader;
 use run::{Packet, Run};
 
-/// What is at the front of a batch.
+/// The packets at the front of a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// A run that is worth merging.

@@ -1,4 +1,4 @@
-//! What a device's settings mean for merging. They can change at any time.
+//! The effect of a device's settings on merging. They can change at any time.
 
 use crate::device::NetDevice;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -41,7 +41,7 @@ pub(crate) struct Run {
     pub(crate) last_frames: usize,
     /// Bytes of the merged packet, headers included.
     pub(crate) bytes: usize,
-    /// Where the headers of each segment lie.
+    /// Position of the headers of each segment.
     pub(crate) layout: Layout,
     /// Bytes of payload in every segment but the last, which may have fewer.
     pub(crate) segment_len: usize,

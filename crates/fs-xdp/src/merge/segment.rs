@@ -25,7 +25,7 @@ pub(crate) const FIN: u8 = 0x01;
 pub(crate) const PSH: u8 = 0x08;
 pub(crate) const ACK: u8 = 0x10;
 
-/// Where the headers of a TCP segment lie in its packet, as offsets in bytes.
+/// Offsets of a TCP segment's headers in its packet, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// The IP header.
@@ -74,7 +74,7 @@ impl Layout {
         self.transport - self.network == IPV6_LEN
     }
 
-    /// Where the IP header has its length field.
+    /// Returns the offset of the IP header's length field.
     #[inline]
     pub(crate) fn length_field(self) -> usize {
         self.network + if self.is_v6() { 4 } else { 2 }

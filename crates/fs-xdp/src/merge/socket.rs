@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 /// flight. More only fills the queueing discipline. With less, a flow with 4 MiB in flight would
 /// wait.
 const SEND_BUFFER: i32 = 4 << 20;
-/// How long nothing is sent by the socket after the kernel had no room. Shorter: calls that copy for nothing; longer: the device idles. A
-/// queue of 10 Gb/s sends a merged packet in 52 µs.
+/// Time for which nothing is sent by the socket after the kernel had no room. Shorter: calls that copy for nothing; longer: the device
+/// idles. A queue of 10 Gb/s sends a merged packet in 52 µs.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// What became of a packet or a run.
+/// The result of sending a packet or a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Sent,
     /// The kernel has no room: later.
     Later,
-    /// It does not take this one: it is for the AF_XDP socket.
+    /// The socket does not take this packet: it is for the AF_XDP socket.
     Refused,
 }
 
@@ -109,7 +109,7 @@ impl MergeSocket {
         true
     }
 
-    /// Whether a run of the flow of `packet` may come here: nothing of it is in flight on the AF_XDP socket.
+    /// Returns true if a run of the flow of `packet` may come here: nothing of it is in flight on the AF_XDP socket.
     pub(crate) fn may_take(&self, packet: &[u8]) -> bool {
         flow_number(self.framing, packet, FLOW_BITS).is_some_and(|flow| !self.carriers.may_be_in_ring(flow))
     }

@@ -39,7 +39,7 @@ impl Pieces {
     /// The same for a descriptor that takes one packet a call.
     ///
     /// # Errors
-    /// Those of writev(2).
+    /// The errors of writev(2).
     pub(crate) fn write(
         &mut self,
         descriptor: BorrowedFd<'_>,
@@ -66,7 +66,7 @@ impl Pieces {
     }
 }
 
-/// Whether the kernel still holds packets that were sent by a socket (`SIOCOUTQ`): in a queueing discipline, with the device, or on
+/// Returns true if the kernel still holds packets that were sent by a socket (`SIOCOUTQ`): in a queueing discipline, with the device, or on
 /// a virtual device's way to its peer. True where it does not tell.
 pub(crate) fn is_in_flight(socket: BorrowedFd<'_>) -> bool {
     let mut bytes: libc::c_int = 0;

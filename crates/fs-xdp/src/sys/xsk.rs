@@ -48,13 +48,14 @@ pub(crate) fn register_umem(
     socket: BorrowedFd<'_>,
     area: &crate::umem_unsafe::Area,
     chunk_size: u32,
+    headroom: u32,
     tx_metadata_len: u32,
 ) -> io::Result<()> {
     let registration = libc::xdp_umem_reg {
         addr: area.start().as_ptr() as u64,
         len: area.len() as u64,
         chunk_size,
-        headroom: 0,
+        headroom,
         flags: if tx_metadata_len > 0 { libc::XDP_UMEM_TX_METADATA_LEN } else { 0 },
         tx_metadata_len,
     };

@@ -69,7 +69,7 @@ impl XdpLink {
         sent
     }
 
-    /// Whether runs are merged in this batch.
+    /// Returns true if runs are merged in this batch.
     #[inline]
     fn begin_merging(&mut self) -> bool {
         let Some(merge) = &mut self.merge else { return false };

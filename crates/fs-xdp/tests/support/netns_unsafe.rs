@@ -47,7 +47,7 @@ impl NetNs {
         assert!(self.try_run(command), "failed: {command}");
     }
 
-    /// As [`NetNs::run`]. Returns whether it succeeded.
+    /// Like [`NetNs::run`]. Returns whether it succeeded.
     pub fn try_run(&self, command: &str) -> bool {
         self.enter(|| Command::new("sh").args(["-c", command]).status().expect("sh").success())
     }

@@ -62,7 +62,7 @@ pub(super) fn nginx(place: &Place, port: u16, listen: &str) -> Result<Server> {
     nginx_with(place, &format!("nginx-{port}"), port, &locations)
 }
 
-/// As [`nginx`], with its own server block.
+/// Like [`nginx`], with its own server block.
 pub(super) fn nginx_with(place: &Place, name: &str, port: u16, block: &str) -> Result<Server> {
     let d = place.path(name);
     std::fs::create_dir_all(&d)?;

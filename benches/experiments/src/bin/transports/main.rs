@@ -1,12 +1,8 @@
-//! What a connection between two processes of one host is compared with: raw memory, AF_UNIX, pipes, loopback TCP, and pages that move.
+//! Transports to compare a connection between two processes of one host with: raw memory, AF_UNIX,
+//! pipes, loopback TCP, and pages that are moved.
 //!
 //! Two processes of this program are each pinned to a core (two cores, or both on one). Figures of
 //! short exchanges are medians of batches, so that a batch with other load does not count.
-//!
-//! usage: transports round-trip|one-way raw|tcp|unix|pipe|ring|pages BYTES HERE,THERE MS
-//!
-//! Prints one figure: ns of a round trip, or messages per second one way. `raw` (round trip) is two counters. `ring` is a raw ring of
-//! one producer and one consumer with the same bytes. `pages` (one way) is the cost of moving their pages instead.
 
 mod pages_unsafe;
 mod raw_unsafe;
@@ -20,48 +16,75 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
 use fs_stacks::sys::pin_to_cpu;
 use pages_unsafe::Pages;
 use raw_unsafe::{Raw, Ring};
 
+/// Measures a transport between two processes of one host, and prints one figure.
+#[derive(Debug, Parser)]
+#[command(name = "transports")]
+enum Arguments {
+    /// Prints the ns of a round trip.
+    RoundTrip(Measurement),
+    /// Prints the messages per second one way.
+    OneWay(Measurement),
+    /// The other process, for the first.
+    #[command(hide = true)]
+    Server { work: String, transport: String, core: usize, path: String, count: u64, len: usize },
+}
+
+#[derive(Debug, clap::Args)]
+struct Measurement {
+    /// `ring` is a ring of one producer and one consumer. `raw` (round trip only) is two counters
+    /// in shared memory. `pages` (one way only) moves the messages' pages.
+    #[arg(value_parser = ["raw", "tcp", "unix", "pipe", "ring", "pages"])]
+    transport: String,
+    /// Length of a message: 8 bytes to 16 MiB.
+    #[arg(value_parser = clap::value_parser!(u64).range(8..=1 << 24))]
+    bytes: u64,
+    /// CPUs of the two processes; both may be the same.
+    #[arg(value_name = "HERE,THERE", value_parser = cpus)]
+    cpus: (usize, usize),
+    /// Approximate duration in milliseconds.
+    ms: u64,
+}
+
+/// Parses the CPUs of two processes.
+fn cpus(text: &str) -> Result<(usize, usize), String> {
+    let (here, there) = text.split_once(',').ok_or("give two numbers with a comma, such as 0,1")?;
+    let number = |text: &str| text.parse().map_err(|error| format!("{text}: {error}"));
+    Ok((number(here)?, number(there)?))
+}
+
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words[..] {
-        ["server", work, transport, core, path, count, len] => {
-            pin_to_cpu(core.parse()?)?;
-            serve(work, transport, path, count.parse()?, len.parse()?)
+    let (is_one_way, measurement) = match Arguments::parse() {
+        Arguments::Server { work, transport, core, path, count, len } => {
+            pin_to_cpu(core)?;
+            return serve(&work, &transport, &path, count, len);
         }
-        [work, transport, bytes, cores, ms] => {
-            let (here, there) = cores.split_once(',').context("CPUs are HERE,THERE")?;
-            let cores = (here.parse()?, there.parse()?);
-            let figure = measure(work, transport, bytes.parse()?, cores, Duration::from_millis(ms.parse()?))?;
-            println!("{figure:.1}");
-            Ok(())
-        }
-        _ => bail!("usage: transports round-trip|one-way TRANSPORT BYTES HERE,THERE MS"),
-    }
+        Arguments::RoundTrip(measurement) => (false, measurement),
+        Arguments::OneWay(measurement) => (true, measurement),
+    };
+    let Measurement { transport, bytes, cpus, ms } = measurement;
+    let figure = measure(is_one_way, &transport, bytes as usize, cpus, Duration::from_millis(ms))?;
+    println!("{figure:.1}");
+    Ok(())
 }
 
 /// Returns one figure of messages of `len` bytes: the median of batches of about a hundredth of the
 /// time.
-fn measure(work: &str, transport: &str, len: usize, cores: (usize, usize), time: Duration) -> Result<f64> {
-    ensure!((8..=1 << 24).contains(&len), "messages of 8 bytes to 16 MiB");
-    match work {
-        "round-trip" => {
-            let once = round_trip_of(len, transport, cores, 10, 10)?;
-            let batch = (time.as_nanos() as f64 / 40.0 / once.max(1.0)).clamp(1.0, 1e6) as u32;
-            round_trip_of(len, transport, cores, batch, 40)
-        }
-        "one-way" => {
-            let least = (len as u64).max(1 << 16);
-            let rate = one_way(transport, cores, len, least.next_multiple_of(len as u64), 4)?;
-            let batch = (rate * time.as_secs_f64() / 10.0) as u64;
-            let batch = batch.max(least).next_multiple_of(len as u64);
-            Ok(one_way(transport, cores, len, batch, 10)? / len as f64)
-        }
-        other => bail!("{other}: round-trip or one-way"),
+fn measure(is_one_way: bool, transport: &str, len: usize, cores: (usize, usize), time: Duration) -> Result<f64> {
+    if !is_one_way {
+        let once = round_trip_of(len, transport, cores, 10, 10)?;
+        let batch = (time.as_nanos() as f64 / 40.0 / once.max(1.0)).clamp(1.0, 1e6) as u32;
+        return round_trip_of(len, transport, cores, batch, 40);
     }
+    let least = (len as u64).max(1 << 16);
+    let rate = one_way(transport, cores, len, least.next_multiple_of(len as u64), 4)?;
+    let batch = (rate * time.as_secs_f64() / 10.0) as u64;
+    let batch = batch.max(least).next_multiple_of(len as u64);
+    Ok(one_way(transport, cores, len, batch, 10)? / len as f64)
 }
 
 /// Returns the median of the batches' mean round trip of `len` bytes, in ns.

@@ -1,13 +1,5 @@
 //! Instructions per piece of work, counted by callgrind: equal on an idle and on a busy machine.
 //!
-//! ```text
-//! icount                   counts every scenario and prints them with the recorded counts
-//! icount NAME…             counts these scenarios
-//! icount --check           fails if one has changed by more than 3 % in either direction
-//! icount --record          writes benches/icount.md
-//! icount --run NAME N      does the work, for valgrind
-//! ```
-//!
 //! Only functions named `counted_turn` count: an engine's turn with the application's calls,
 //! without the generator. Each scenario runs for n and for 2 n pieces of work. The difference is divided by n, so that set-up and
 //! warm-up cancel. See `cargo xtask icount` for the build that the record holds for.
@@ -15,7 +7,9 @@
 mod scenario;
 mod table;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use scenario::{ALL, Scenario};
 use std::process::{Command, ExitCode};
 use table::{Line, Record};
@@ -23,43 +17,40 @@ use table::{Line, Record};
 /// The largest relative difference of a figure from its record.
 const TOLERANCE: f64 = 0.03;
 
-/// Usage message.
-const USAGE: &str = "usage: icount [--check | --record | SCENARIO…]";
+/// Counts instructions per piece of work with callgrind, and compares them with benches/icount.md.
+#[derive(Debug, Parser)]
+#[command(name = "icount")]
+struct Arguments {
+    /// Fails if a scenario has changed by more than 3 % in either direction.
+    #[arg(long, conflicts_with = "record")]
+    check: bool,
+    /// Writes benches/icount.md, with all scenarios.
+    #[arg(long, conflicts_with = "scenarios")]
+    record: bool,
+    /// Does the work of one scenario without counting, for valgrind.
+    #[arg(long, num_args = 2, value_names = ["SCENARIO", "PIECES"], exclusive = true, hide = true)]
+    run: Option<Vec<String>>,
+    /// The scenarios; by default all.
+    #[arg(value_name = "SCENARIO", value_parser = PossibleValuesParser::new(ALL.iter().map(|scenario| scenario.name)))]
+    scenarios: Vec<String>,
+}
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|a| a == "-h" || a == "--help") {
-        println!("{USAGE}");
-        return ExitCode::SUCCESS;
-    }
-    run(&args).unwrap_or_else(|error| {
+    run(&Arguments::parse()).unwrap_or_else(|error| {
         eprintln!("icount: {error:#}");
         ExitCode::from(2)
     })
 }
 
-fn run(args: &[String]) -> Result<ExitCode> {
-    if let [run, name, n] = args
-        && run == "--run"
-    {
-        let scenario = find(name)?;
-        let n = n.parse().context("how many pieces?")?;
-        println!("{}", (scenario.run)(n)?);
+fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some([name, pieces]) = arguments.run.as_deref() {
+        println!("{}", (find(name)?.run)(pieces.parse().context("number of pieces of work")?)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let (flags, names): (Vec<_>, Vec<_>) = args.iter().partition(|a| a.starts_with("--"));
-    let (mut check, mut record) = (false, false);
-    for flag in flags {
-        match flag.as_str() {
-            "--check" => check = true,
-            "--record" => record = true,
-            other => bail!("unknown option {other}; {USAGE}"),
-        }
-    }
-    ensure!(!record || names.is_empty(), "a record has all scenarios");
+    let Arguments { check, record, scenarios: ref names, .. } = *arguments;
     let scenarios = match names.is_empty() {
         true => ALL.iter().collect(),
-        false => names.into_iter().map(|n| find(n)).collect::<Result<Vec<_>>>()?,
+        false => names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?,
     };
     let recorded = Record::read()?;
     if check && recorded.toolchain != table::TOOLCHAIN {
@@ -99,8 +90,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
 }
 
 fn find(name: &str) -> Result<&'static Scenario> {
-    let names = || ALL.iter().map(|s| s.name).collect::<Vec<_>>().join(" ");
-    ALL.iter().find(|s| s.name == name).with_context(|| format!("no scenario {name}; there are: {}", names()))
+    ALL.iter().find(|s| s.name == name).with_context(|| format!("no scenario {name}"))
 }
 
 /// Returns the instructions per piece of work.

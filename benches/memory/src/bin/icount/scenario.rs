@@ -9,13 +9,13 @@ use fs_memory::{BATCH, Server};
 pub(crate) struct Scenario {
     /// The name, also on the command line.
     pub(crate) name: &'static str,
-    /// What one piece of work is.
+    /// Description of one piece of work.
     pub(crate) what: &'static str,
     /// Pieces in the short run; the long one has twice as many.
     pub(crate) pieces: u64,
     /// Performs at least this number of pieces. Returns the actual number.
     pub(crate) run: fn(u64) -> Result<u64>,
-    /// Whether the figure is checked. smoltcp's figures are for comparison only.
+    /// True if the figure is checked. smoltcp's figures are for comparison only.
     pub(crate) checked: bool,
 }
 

@@ -127,7 +127,7 @@ impl<K: Kernel> Pair<K> {
     /// Sends bytes by the carrier of the moment, as send(2) does. Returns how many; fewer than all only where send(2) returned fewer.
     ///
     /// # Errors
-    /// Those of send(2).
+    /// The errors of send(2).
     #[inline]
     pub fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
         let (direction, ring) = self.view.outgoing();
@@ -156,7 +156,7 @@ impl<K: Kernel> Pair<K> {
     /// here on, until the receiver asks for the ring again.
     ///
     /// # Errors
-    /// Those of `call`, which returns how many bytes it handed over.
+    /// The errors of `call`, which returns how many bytes it handed over.
     pub fn send_by_kernel(&self, mut call: impl FnMut(&K) -> Result<usize, Errno>) -> Result<usize, Errno> {
         let producer = self.producer();
         loop {
@@ -216,7 +216,7 @@ impl<K: Kernel> Pair<K> {
     /// Returns the bytes that receives could return (FIONREAD).
     ///
     /// # Errors
-    /// Those of ioctl(2).
+    /// The errors of ioctl(2).
     pub fn unread(&self) -> Result<u64, Errno> {
         let by_kernel = self.kernel.unread()?;
         if by_kernel != 0 {
@@ -301,7 +301,8 @@ impl<K: Kernel> Pair<K> {
         seen.is_pinned() && !self.has_ring_bytes_behind(seen) && !self.has_kept_error()
     }
 
-    /// As [`Pair::is_ready_by_words`] with kernel bytes that are counted and unread. The count says that send(2) has taken them, and nothing of their arrival.
+    /// Like [`Pair::is_ready_by_words`] with kernel bytes that are counted and unread. The count says that send(2) has taken them, and
+    /// nothing of their arrival.
     #[cold]
     fn is_late_ready(&self, seen: Snapshot) -> bool {
         if self.has_ring_bytes_behind(seen) && self.missing_before_ring(seen) == 0 {

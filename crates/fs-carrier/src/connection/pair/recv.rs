@@ -8,11 +8,11 @@ use crate::position::Position;
 use crate::ring_unsafe::load_inline;
 use crate::sync::Ordering;
 
-/// How often a receiver that neither waits nor uses a set asks the kernel while the ring carries (C9). More often: a system call where the
-/// ring would do; less often: it learns later of an end.
+/// Interval at which a receiver that neither waits nor uses a set asks the kernel while the ring carries (C9). More often: a system call
+/// where the ring would do; less often: it learns later of an end.
 const ASK_KERNEL_NS: u64 = 50_000;
-/// How often a receiver that would look receives again where C5 was refused with a send in flight. More: CPU for a sender that does not
-/// run; fewer: a sleep, and a wake-up for the sender, in the middle of a stream of messages.
+/// Number of times that a receiver which would look receives again where C5 was refused with a send in flight. More: CPU for a sender that
+/// does not run; fewer: a sleep, and a wake-up for the sender, in the middle of a stream of messages.
 const RETRIES: u32 = 4;
 /// [`BEHIND_NS`] in milliseconds.
 const BEHIND_MS: u32 = (BEHIND_NS / 1_000_000) as u32;
@@ -21,7 +21,7 @@ impl<K: Kernel> Pair<K> {
     /// Receives bytes by whichever carrier has the next ones, as recv(2) does. 0 is the end of the stream.
     ///
     /// # Errors
-    /// Those of recv(2).
+    /// The errors of recv(2).
     #[inline]
     pub fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
         let mut look_ns = if mode.dont_wait { 0 } else { self.look.next(self.pacing, &self.kernel) };
@@ -128,7 +128,8 @@ impl<K: Kernel> Pair<K> {
                         look_ns = self.look_at_words(look_ns);
                         continue;
                     }
-                    // Its bytes are there in a moment: another receive costs less than a sleep, and may find the ring free afterwards.
+                    // The sender's bytes arrive within a moment: another receive costs less than a sleep, and may find the ring free
+                    // afterwards.
                     let seen = consumer.direction.line_a.word.load();
                     if look_ns != 0 && retries > 0 && seen.in_flight() != 0 && seen.has_joined() && !seen.is_pinned() {
                         retries -= 1;

@@ -97,7 +97,7 @@ impl<K: Kernel> Hot<K> {
             member.is_untold.store(false, Ordering::Relaxed);
             false
         });
-        // Its memory is used again.
+        // The list's memory is used again.
         self.untold = untold;
     }
 

@@ -19,7 +19,7 @@ impl<K: Kernel> Set<K> {
     /// Waits for events as epoll_wait(2) does: those of the rings, and those of the kernel. `timeout_ns`: `None` waits for ever.
     ///
     /// # Errors
-    /// Those of epoll_wait(2).
+    /// The errors of epoll_wait(2).
     pub fn wait(&self, kernel: &impl KernelSet, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
         if into.is_empty() {
             return kernel.wait(into, timeout_ns);

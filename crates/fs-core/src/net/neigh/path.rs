@@ -9,7 +9,7 @@ use crate::wire::eth::{self, EthHeader};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 
-/// Whether packets can be sent.
+/// State of a path's address resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathState {
     /// The link header is complete: write it and send.

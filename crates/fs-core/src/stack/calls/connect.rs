@@ -34,7 +34,7 @@ impl<P: FramePool> Stack<P> {
         self.start_connect(connect, None).map(|(id, _)| id)
     }
 
-    /// As `tcp_connect`, with the first bytes to send (TCP Fast Open, RFC 7413). Returns how many
+    /// Like `tcp_connect`, with the first bytes to send (TCP Fast Open, RFC 7413). Returns how many
     /// of `data` were taken, which may be none.
     ///
     /// If the server has issued a cookie before, the bytes leave with the SYN and may reach its

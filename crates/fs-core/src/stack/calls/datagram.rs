@@ -82,7 +82,7 @@ impl<P: FramePool> Stack<P> {
             return Err(error);
         }
         let local = self.udp.local(id)?;
-        // As Linux: the scope id of this destination has priority over the socket's device.
+        // Like Linux: the scope id of this destination has priority over the socket's device.
         let device = match to.map_or(Ok(None), |to| self.net.scope_device(to))? {
             None => self.udp_device(id)?,
             named => named,

@@ -36,7 +36,7 @@ impl<P: FramePool> Stack<P> {
         self.udp_send_segments_marked(id, buf, size, to, None)
     }
 
-    /// As [`Stack::udp_send_segments`], with the type of service or traffic class of these
+    /// Like [`Stack::udp_send_segments`], with the type of service or traffic class of these
     /// datagrams alone (sendmsg with IP_TOS or IPV6_TCLASS), including ECN bits. `None` uses the
     /// socket's.
     pub fn udp_send_segments_marked(

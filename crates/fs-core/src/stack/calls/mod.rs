@@ -5,6 +5,7 @@ mod connect;
 mod datagram;
 mod datagram_batch;
 mod fast_open;
+mod forward;
 mod info;
 mod receive;
 mod stream;

@@ -43,7 +43,7 @@ impl<P: FramePool> Stack<P> {
         }
     }
 
-    /// As `tcp_recv`, but leaves the bytes in the queue (MSG_PEEK).
+    /// Like `tcp_recv`, but leaves the bytes in the queue (MSG_PEEK).
     pub fn tcp_peek(&mut self, id: TcpId, buf: &mut [u8]) -> Result<usize, Error> {
         let index = self.slot_of(id)?;
         let Self { slots, nodes, pool, .. } = self;
@@ -163,7 +163,7 @@ impl<P: FramePool> Stack<P> {
 
     /// Updates window, ACK and receive buffer after the application has read `n` bytes.
     #[inline]
-    fn after_read(&mut self, index: u32, n: u32) {
+    pub(super) fn after_read(&mut self, index: u32, n: u32) {
         let room = self.nodes.len() < self.receive_frames / 2;
         let (max, now_us) = (self.config.tcp.receive_buffer_max, self.turn.us);
         let Some((tcb, conn_stats)) = self.slots.open_and_stats(index) else { return };

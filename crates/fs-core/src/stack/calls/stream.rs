@@ -10,7 +10,7 @@ use crate::tcb::send::buffer::Cut;
 use crate::tcb::send::segment::mark;
 use crate::tcb::{Slot, State};
 
-/// What the application will write after a write.
+/// The application's intention after a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     /// Unknown.
@@ -46,20 +46,20 @@ impl<P: FramePool> Stack<P> {
         self.send_bytes(id, buf, Then::Unsaid).map(|(_, n)| n)
     }
 
-    /// As `tcp_send`, with more to follow (MSG_MORE): bytes that do not fill a segment wait for the
-    /// next write, or at most 200 ms once nothing is in flight.
+    /// Like `tcp_send`, with more to follow (MSG_MORE): bytes that do not fill a segment wait for
+    /// the next write, or at most 200 ms once nothing is in flight.
     pub fn tcp_send_more(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
         self.send_bytes(id, buf, Then::More).map(|(_, n)| n)
     }
 
-    /// As `tcp_send`. If all bytes are taken, a record ends there (MSG_EOR): the next write begins
-    /// a new segment.
+    /// Like `tcp_send`. If all bytes are taken, a record ends there (MSG_EOR): the next write
+    /// begins a new segment.
     pub fn tcp_send_record(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
         self.send_bytes(id, buf, Then::Record).map(|(_, n)| n)
     }
 
-    /// As `tcp_send`, and marks the last byte that is taken as urgent (MSG_OOB). The urgent pointer
-    /// names the byte after it, as on Linux.
+    /// Like `tcp_send`, and marks the last byte that is taken as urgent (MSG_OOB). The urgent
+    /// pointer names the byte after it, as on Linux.
     pub fn tcp_send_urgent(&mut self, id: TcpId, buf: &[u8]) -> Result<usize, Error> {
         let (index, n) = self.send_bytes(id, buf, Then::Unsaid)?;
         let Self { slots, store, .. } = self;
@@ -149,7 +149,7 @@ impl<P: FramePool> Stack<P> {
     /// Returns how many of `wanted` bytes the send buffer can take, and grows it for them; or the
     /// reason for none.
     #[inline]
-    fn send_room(&mut self, index: u32, wanted: usize) -> Result<u32, Error> {
+    pub(super) fn send_room(&mut self, index: u32, wanted: usize) -> Result<u32, Error> {
         let max = self.config.tcp.send_buffer;
         match self.slots.slot_mut(index) {
             Slot::Open(tcb) => {

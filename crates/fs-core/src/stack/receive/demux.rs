@@ -1,17 +1,15 @@
 //! Demultiplexing of a batch of frames in three passes: parse and hash; prefetch, so that cache
-//! misses overlap; process. Also handles segments that belong to no connection of this core.
+//! misses overlap; process.
 
 use crate::drop_reason::DropReason;
-use crate::flow::{CoreId, FlowKey, Protocol};
+use crate::flow::{FlowKey, Protocol};
 use crate::frame::{FramePool, IfaceId, RxFrame};
-use crate::outbox::{CoreMessage, Packet};
+use crate::outbox::Packet;
 use crate::rx::batch::{Batch, Item};
 use crate::rx::owner::Owner;
 use crate::rx::parse::{self, Parsed, Segment, View};
-use crate::rx::steer::delivery::{Deliver, Listening, Unclaimed};
 use crate::slab::NIL;
 use crate::socket::event::Ready;
-use crate::socket::listener::ListenTable;
 use crate::stack::Stack;
 use crate::tcb::arrival::{Arrival, Core, Disposition};
 use crate::tcb::flags::Flags;
@@ -153,7 +151,7 @@ impl<P: FramePool> Stack<P> {
         self.table.len() >= MANY_FLOWS
     }
 
-    /// As [`Stack::owner_by_hash`], which is called if the table's first candidate is not the
+    /// Like [`Stack::owner_by_hash`], which is called if the table's first candidate is not the
     /// owner. `candidate` is that candidate, or `NIL`.
     #[inline]
     fn likely_owner(&self, candidate: u32, hash: u64, key: &FlowKey) -> Option<Owner> {
@@ -236,7 +234,7 @@ impl<P: FramePool> Stack<P> {
     #[inline]
     fn on_tcp(&mut self, owner: Option<Owner>, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         if self.net.may_be_bound(&segment.key) && self.is_bound_elsewhere(owner, frames[0].iface) {
-            // As Linux: a socket bound to another device does not exist for this packet.
+            // Like Linux: a socket bound to another device does not exist for this packet.
             if !segment.flags.rst() {
                 self.send_reset_for(segment);
             }
@@ -392,7 +390,7 @@ impl<P: FramePool> Stack<P> {
             Disposition::TimeWait => self.enter_time_wait(index, hash),
             Disposition::Closed => self.forget(index, hash, None),
             Disposition::ResetPeer => {
-                // As Linux: RFC 9293 3.5.2, third group.
+                // Like Linux: RFC 9293 3.5.2, third group.
                 self.stats.drop(DropReason::DataAfterClose);
                 self.send_reset_for(segment);
                 self.forget(index, hash, Some(crate::error::Error::ConnectionReset));
@@ -447,117 +445,5 @@ impl<P: FramePool> Stack<P> {
             self.stats.drop(DropReason::ChallengeLimited);
         }
         allowed
-    }
-
-    /// Handles a segment without connection, handshake or TIME-WAIT record on this core: another
-    /// core's, a SYN for a listener, or one without owner.
-    #[cold]
-    pub(crate) fn on_unowned(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
-        let (local, port) = (segment.key.local_ip(), segment.key.local_port());
-        if !self.is_local(local) {
-            return self.discard(frames, DropReason::NotOurAddress);
-        }
-        // RFC 9293 MUST-57 and the LAND attack: no host sends to itself through a link, or from a
-        // network's broadcast address.
-        let remote = segment.key.remote_ip();
-        if remote == local && segment.key.remote_port() == port || !self.net.is_unicast(remote) {
-            return self.discard(frames, DropReason::BadAddress);
-        }
-        if self.on_cookie(segment, hash, frames) {
-            return;
-        }
-        let me = self.config.core;
-        if self.config.cores > 1 {
-            match self.steer(segment, hash, hops) {
-                Ok(Some(to)) if to != me => return self.forward(to, frames, hops + 1),
-                Ok(_) => {}
-                Err(TooMany) => return self.discard(frames, DropReason::NobodysFlow),
-            }
-        }
-        if hops >= self.config.cores && self.config.cores > 1 {
-            self.limits.record_stray();
-        }
-        let first = !segment.flags.ack() && !segment.flags.rst();
-        // RFC 9293 3.10.7.2: a listener drops a segment without RST, ACK and SYN, and sends no
-        // reply. SYN with FIN opens nothing (as Linux): no honest sender makes it.
-        if first && (!segment.flags.syn() || segment.flags.fin()) && self.listeners.find(local, port).is_some() {
-            return self.discard(frames, DropReason::NoAck);
-        }
-        if segment.flags.syn()
-            && first
-            && let Some(listener) = self.listeners.find(local, port)
-        {
-            return self.on_syn(listener, segment, hash, frames);
-        }
-        if self.awaits_cookie(segment) {
-            return self.discard(frames, DropReason::BadHandshakeAck);
-        }
-        let reason = if self.config.cores > 1 && hops > 0 { DropReason::NobodysFlow } else { DropReason::NoSocket };
-        if !segment.flags.rst() {
-            self.send_reset_for(segment);
-        }
-        self.discard(frames, reason);
-    }
-
-    /// Returns the core that a packet without owner here belongs to, if it is another one.
-    ///
-    /// # Errors
-    /// The other cores would have to be searched, but this second's budget for searches without
-    /// result is spent.
-    fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<CoreId>, TooMany> {
-        let Self { config, delivery, limits, listeners, handovers, ts_clock, stats, now, .. } = self;
-        let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
-        let initial = segment.flags.syn() && !segment.flags.ack();
-        let packet = Unclaimed { key: &segment.key, initial, echo, hops };
-        let listening = AtDestination { listeners, key: &segment.key, hash };
-        let (to, count) = match delivery.deliver(&packet, &listening, || handovers.find(hash, *now)) {
-            Deliver::Here => return Ok(None),
-            Deliver::Owner(to) => (to, &mut stats.packets_forwarded),
-            Deliver::Listener(to) => (to, &mut stats.listen_global),
-            Deliver::Ask(to) => {
-                if echo == Some(config.core) {
-                    // The echoed timestamp is not one of this core's.
-                    limits.record_stray();
-                }
-                // Limits only the receiving core: a forwarded packet was counted there.
-                if hops == 0 && !limits.may_ask(config.tcp.challenge_acks, *now) {
-                    return Err(TooMany);
-                }
-                (to, &mut stats.packets_asked)
-            }
-        };
-        *count += 1;
-        Ok(Some(to))
-    }
-
-    pub(super) fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
-        let (head, rest) = Arrival::new(frames).into_head_and_rest();
-        let packet = Packet { head, rest, hops };
-        self.outbox.send(to, CoreMessage::Packet(packet));
-    }
-}
-
-/// Error: too many packets without owner.
-#[derive(Debug)]
-struct TooMany;
-
-/// Listeners at a packet's destination.
-struct AtDestination<'a> {
-    listeners: &'a ListenTable,
-    key: &'a FlowKey,
-    hash: u64,
-}
-
-impl Listening for AtDestination<'_> {
-    fn port_in_use(&self) -> bool {
-        self.listeners.port_in_use(self.key.local_port())
-    }
-
-    fn here(&self) -> bool {
-        self.listeners.find(self.key.local_ip(), self.key.local_port()).is_some()
-    }
-
-    fn elsewhere(&self) -> Option<CoreId> {
-        self.listeners.find_elsewhere(self.key.local_ip(), self.key.local_port(), self.hash)
     }
 }

@@ -1,21 +1,18 @@
-//! Passive opens: SYN → entry of the SYN cache → control block in an accept queue. Also moves an
-//! established connection that no listener of this core will accept to a core that has one.
+//! Passive opens: SYN → entry of the SYN cache → control block in an accept queue.
 
 use crate::config::{Ecn, TcpConfig};
 use crate::drop_reason::DropReason;
-use crate::error::Error;
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::net::is_link_local;
 use crate::net::neigh::PathId;
-use crate::outbox::CoreMessage;
 use crate::rx::fast_open::Verdict;
 use crate::rx::owner::Owner;
 use crate::rx::parse::Segment;
 use crate::rx::syn::SynEntry;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
-use crate::socket::event::{Event, ListenerId, Ready};
+use crate::socket::event::{Event, ListenerId};
 use crate::socket::listener::PendingAccept;
 use crate::socket::options::TcpOptions;
 use crate::stack::Stack;
@@ -23,7 +20,6 @@ use crate::tcb::arrival::Arrival;
 use crate::tcb::connection_stats::ConnectionStats;
 use crate::tcb::deadlines::Token;
 use crate::tcb::flags::Flags;
-use crate::tcb::handover::Handover;
 use crate::tcb::open::{Opening, syn_window};
 use crate::tcb::timers::handshake_wait;
 use crate::tcb::{Slot, ecn};
@@ -31,8 +27,6 @@ use crate::time::{Duration, micros};
 use crate::tx::build::{self, DEFAULT_TTL, OptionBytes, Plain, SegmentSpec};
 use crate::wire::options::{self, Cookie, SynOptions};
 use crate::wire::tcp::TcpFlags;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// A SYN or SYN-ACK to send.
 pub(crate) struct Syn<'a> {
@@ -80,7 +74,7 @@ impl<P: FramePool> Stack<P> {
             return self.discard(frames, DropReason::NoSocket);
         };
         if entry.queue.len() >= entry.backlog as usize || self.slots.is_full() {
-            // As Linux: no reply. The queue may have space when the client retransmits its SYN.
+            // Like Linux: no reply. The queue may have space when the client retransmits its SYN.
             return self.discard(frames, DropReason::ListenOverflow);
         }
         let device = entry.options.device;
@@ -206,7 +200,7 @@ impl<P: FramePool> Stack<P> {
         self.send_any_handshake(syn, window, data);
     }
 
-    /// As [`Stack::send_handshake`], over IPv6, with data, or with a Fast Open option.
+    /// Like [`Stack::send_handshake`], over IPv6, with data, or with a Fast Open option.
     #[inline(never)]
     fn send_any_handshake(&mut self, syn: &Syn<'_>, window: u16, data: &[u8]) {
         let mut bytes = OptionBytes::NONE;
@@ -435,8 +429,8 @@ impl<P: FramePool> Stack<P> {
         }
         let entry_of = listener.and_then(|l| self.listeners.at(l));
         if entry_of.is_some_and(|l| l.queue.len() >= l.backlog as usize) {
-            // As Linux: the ACK returns with the client's data, or with the reply to our SYN-ACK's
-            // retransmission.
+            // Like Linux: the ACK returns with the client's data, or with the reply to our
+            // SYN-ACK's retransmission.
             return self.discard(frames, DropReason::ListenOverflow);
         }
         let default = TcpOptions::default();
@@ -494,108 +488,5 @@ impl<P: FramePool> Stack<P> {
             self.outbox.event(Event::Accept(ListenerId { index: listener, generation: entry.generation }));
         }
         entry.queue.push_back(PendingAccept { slot, since: self.now });
-    }
-
-    /// Moves a connection that no listener of this core will accept to a core whose listener will,
-    /// or resets it as the kernel would.
-    pub(crate) fn pass_on(&mut self, index: u32) {
-        let Some(tcb) = self.slots.open_mut(index) else {
-            // It ended in the queue: no application holds a handle.
-            if matches!(self.slots.slot(index), Slot::Dead(_)) {
-                let Self { slots, nodes, pool, .. } = self;
-                if let Slot::Dead(mut dead) = slots.remove(index) {
-                    dead.rx.clear(nodes, pool);
-                }
-            }
-            return;
-        };
-        let key = tcb.key();
-        // The rest of its handshake is on this core.
-        let stays = tcb.flags.has(Flags::SYN_RECEIVED);
-        let hash = self.hasher.hash(Protocol::Tcp, &key);
-        if let Some(listener) = self.listeners.find(key.local_ip(), key.local_port()) {
-            return self.enqueue_accept(listener, index);
-        }
-        let to = self.listeners.find_elsewhere(key.local_ip(), key.local_port(), hash).filter(|_| !stays);
-        let Some(to) = to else {
-            if let Some(tcb) = self.slots.open_mut(index) {
-                tcb.flags.set(Flags::ORPHAN);
-            }
-            return self.kill(index, Some(Error::ConnectionReset), true);
-        };
-        let Self { slots, table, nodes, pool, store, .. } = self;
-        let conn_stats = *slots.conn_stats(index);
-        table.remove(hash, Owner::Connection(index).value());
-        let Slot::Open(mut tcb) = slots.remove(index) else { return };
-        // Nothing was written yet, and out-of-order data will be retransmitted.
-        tcb.tx.clear(store, pool);
-        if let Some(ext) = tcb.ext.as_mut() {
-            ext.out_of_order.clear(nodes, pool);
-            (ext.held, ext.recv.held_frames) = (0, 0);
-        }
-        let mut received = Vec::new();
-        while let Some(frame) = tcb.rx.pop(nodes) {
-            received.push(frame);
-        }
-        self.stats.handovers += 1;
-        key.probe(|ends| fs_probe::handover(ends, to.0));
-        self.handovers.note(hash, to, self.now);
-        let handover = Handover { key, tcb, conn_stats, received };
-        self.outbox.send(to, CoreMessage::Handover(Box::new(handover)));
-    }
-
-    /// Takes over a connection from another core.
-    pub(crate) fn take_over(&mut self, handover: Handover) {
-        let Handover { key, mut tcb, conn_stats, received } = handover;
-        tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
-        tcb.disarm();
-        if let Some(ext) = tcb.ext.as_mut() {
-            ext.pacing.queued = false;
-            // The entry is in the other core's wheel.
-            ext.later_entry = 0;
-        }
-        // Path ids are local to a core.
-        tcb.route_epoch = self.net.route_epoch().wrapping_sub(1);
-        if tcb.device().is_some() {
-            self.net.note_bound_to(key.remote_ip());
-        }
-        let path = self.net.way_to(key.remote_ip(), tcb.device());
-        let hash = self.hasher.hash(Protocol::Tcp, &key);
-        let listener = self.listeners.find(key.local_ip(), key.local_port());
-        let slot = path.and_then(|path| {
-            self.slots.insert(|generation| {
-                tcb.set_generation(generation);
-                tcb.path = path;
-                Slot::Open(tcb)
-            })
-        });
-        let Some(slot) = slot.filter(|slot| self.enter_moved(*slot, hash)) else {
-            received.into_iter().for_each(|frame| self.pool.free(frame));
-            return self.stats.drop(DropReason::NoSlots);
-        };
-        *self.slots.conn_stats_mut(slot) = conn_stats;
-        if let Some(tcb) = self.slots.open_mut(slot) {
-            for frame in received {
-                tcb.rx.push(&mut self.nodes, frame);
-            }
-        }
-        match listener {
-            Some(listener) => {
-                self.enqueue_accept(listener, slot);
-                self.schedule(slot, Ready::default());
-            }
-            // The listener here was closed, too.
-            None => self.pass_on(slot),
-        }
-    }
-
-    /// Adds a connection that has moved here to the flow table. Returns false if the table is full;
-    /// the slot is then freed.
-    fn enter_moved(&mut self, slot: u32, hash: u64) -> bool {
-        let entered = self.table.insert(hash, Owner::Connection(slot).value()).is_ok();
-        if !entered {
-            self.slots.vacate(slot);
-        }
-        entered
     }
 }

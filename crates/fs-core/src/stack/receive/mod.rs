@@ -3,8 +3,10 @@
 mod cookie;
 mod demux;
 mod fast_open;
+mod handover;
 pub(super) mod handshake;
 mod other;
 mod predict;
 mod reset;
 mod time_wait;
+mod unowned;

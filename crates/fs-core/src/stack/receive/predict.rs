@@ -125,9 +125,9 @@ impl<P: FramePool> Stack<P> {
 }
 
 impl Tcb {
-    /// As [`Tcb::on_ack`], for request and response: a single segment is outstanding, was sent once
-    /// and is acknowledged, and the congestion window was not limiting. Otherwise returns false
-    /// without any effect.
+    /// Like [`Tcb::on_ack`], for request and response: a single segment is outstanding, was sent
+    /// once and is acknowledged, and the congestion window was not limiting. Otherwise returns
+    /// false without any effect.
     #[inline(always)]
     fn take_whole_ack<P: FramePool>(&mut self, store: &mut TxStore, pool: &mut P, ack: SeqNum, turn: Turn) -> bool {
         let out = self.snd.outstanding();

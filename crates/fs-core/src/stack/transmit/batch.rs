@@ -20,9 +20,9 @@ use alloc::vec::Vec;
 
 /// Result of visiting a connection.
 enum Visit {
-    /// It has nothing more to send now.
+    /// The connection has nothing more to send now.
     Done,
-    /// It used its quota, or the batch is full.
+    /// The connection has used its quota, or the batch is full.
     Again,
     /// The pool is empty: no connection can send.
     PoolDry,

@@ -27,7 +27,7 @@ struct Curve {
     w_est: u32,
 }
 
-/// Whether `Curve::epoch` and `k` are valid.
+/// Tells if `Curve::epoch` and `k` are valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Epoch {
     /// A new stage begins at the next ACK.

@@ -210,7 +210,7 @@ impl Rate {
         let interval = send_elapsed.max(ack_elapsed);
         if interval >= min_rtt_us.max(1) {
             sample.rate = u64::from(sample.delivered) * 1_000_000 / u64::from(interval);
-            // As Linux, which knows only the application's limit.
+            // Like Linux, which knows only the application's limit.
             if !stamp.app_limited || sample.rate > self.latest.0 {
                 self.latest = (sample.rate, stamp.app_limited);
             }
@@ -224,7 +224,7 @@ impl Rate {
         self.app_limited = Some(self.delivered.wrapping_add(flight));
     }
 
-    /// As [`Rate::mark_app_limited`], for a closed window of the peer.
+    /// Like [`Rate::mark_app_limited`], for a closed window of the peer.
     pub(crate) fn mark_window_limited(&mut self, flight: u32) {
         self.window_limited = Some(self.delivered.wrapping_add(flight));
     }

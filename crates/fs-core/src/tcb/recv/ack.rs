@@ -94,7 +94,7 @@ impl Tcb {
         self.unacked = 0;
     }
 
-    /// As [`Tcb::ack_sent`], for a segment with data. If it answers data received within the
+    /// Like [`Tcb::ack_sent`], for a segment with data. If it answers data received within the
     /// delayed-ACK time, the connection is interactive. This includes data that was acknowledged
     /// separately, because it was read before the answer was written (Linux: `tcp_event_data_sent`
     /// compares with `lrcvtime`; here an entry of the delayed-ACK queue has the same meaning).

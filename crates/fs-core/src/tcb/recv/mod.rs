@@ -62,7 +62,7 @@ impl Recv {
 /// The urgent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Urgent {
-    /// Its sequence number.
+    /// The urgent byte's sequence number.
     pub(crate) at: SeqNum,
     /// `tcp_recv_urgent` has returned it.
     pub(crate) taken: bool,

@@ -60,7 +60,7 @@ pub(crate) fn frames_max(rcv_buf: u32) -> u32 {
 pub(crate) enum Inserted {
     /// This many new bytes are stored.
     Held(u32),
-    /// It contains nothing new.
+    /// The segment contains nothing new.
     Duplicate,
     /// Too many ranges.
     Refused,

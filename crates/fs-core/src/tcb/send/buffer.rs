@@ -4,11 +4,13 @@
 //! Payload is copied once, into pool frames with headroom for all headers, and stays there until
 //! acknowledged. The device reads the same frame through a second handle ([`FramePool::share`]).
 
+mod inline;
+
 use super::ends::{Ends, Segments};
 use super::segment::{TxSegment, add_at, mark};
 use super::store::TxStore;
 use crate::error::Error;
-use crate::frame::{Frame, FramePool, HEADROOM};
+use crate::frame::{Frame, FramePool};
 use crate::frame_queue::FrameQueue;
 use crate::seq::SeqNum;
 use crate::slab::{Hollow, NIL};
@@ -18,7 +20,7 @@ use crate::wire::options::TIMESTAMPS_LEN;
 use crate::wire::tcp;
 use crate::wire::{eth, ipv6};
 
-/// How a write is divided into segments.
+/// The division of a write into segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     /// Payload bytes of a full segment.
@@ -52,7 +54,7 @@ pub(crate) struct Acked {
     pub(crate) bytes: u32,
     /// Segments that were not SACKed before.
     pub(crate) segments: u32,
-    /// It includes our FIN.
+    /// The segment includes our FIN.
     pub(crate) fin: bool,
     /// `sent_us` of the latest segment that was sent only once.
     pub(crate) sample_us: Option<u32>,
@@ -84,94 +86,6 @@ impl TxQueue {
     #[inline(always)]
     pub(crate) fn tail(&self) -> u32 {
         self.ends.tail()
-    }
-
-    /// Returns true if the queue stores its only segment itself.
-    #[inline(always)]
-    pub(crate) fn is_inline(&self) -> bool {
-        self.ends.is_inline()
-    }
-
-    /// Moves the queue's only segment into the queue itself, if it is an ordinary segment that has
-    /// been sent. Keeps only what its ACK needs. That ACK then needs no segment of the store, which
-    /// with many connections would be a cache miss and a TLB miss. Everything else needs
-    /// [`TxQueue::spill`] first. No cursor of the queue may be kept, nor a stamp of its segment.
-    #[inline(always)]
-    pub(crate) fn store_inline(&mut self, store: &mut TxStore) {
-        let Segments::Stored { head, tail } = self.ends.get() else { return };
-        if head == NIL || head != tail || self.next != NIL {
-            return;
-        }
-        let segment = &mut store.segments[head];
-        let chunk = segment.head.chunk();
-        let ordinary = segment.marks & !mark::SUMMED == mark::PUSH
-            && segment.rest.is_empty()
-            && segment.head.off() == usize::from(HEADROOM)
-            && Ends::can_hold(chunk);
-        if !ordinary {
-            return;
-        }
-        // The chunk's number replaces its handle.
-        let _ = segment.head.take();
-        self.ends = Ends::inline(chunk, segment.sent_us);
-        store.segments.vacate(head);
-        store.inline += 1;
-    }
-
-    /// Removes the segment of an inline queue. Returns its frame, and when it was sent.
-    #[inline(always)]
-    pub(crate) fn take_inline(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
-        let Segments::Inline { chunk, sent_us } = self.ends.get() else { return None };
-        let frame = self.inline_frame(chunk);
-        store.inline -= 1;
-        (self.ends, self.bytes) = (Ends::NONE, 0);
-        Some((frame, sent_us))
-    }
-
-    /// Removes the only segment of a queue without marks and unsent segments, if it has one frame.
-    /// Returns it, and when it was sent.
-    #[inline(always)]
-    pub(crate) fn take_only(&mut self, store: &mut TxStore) -> Option<(Frame, u32)> {
-        let Segments::Stored { head, tail } = self.ends.get() else { return self.take_inline(store) };
-        if head != tail {
-            return None;
-        }
-        let segment = &mut store.segments[head];
-        debug_assert!(
-            !segment.has(!(mark::PUSH | mark::SUMMED | mark::RECORD_END)),
-            "without a record of losses nothing is marked, and what is open has sent no FIN"
-        );
-        if !segment.rest.is_empty() {
-            return None;
-        }
-        let taken = (segment.head.take(), segment.sent_us);
-        store.segments.vacate(head);
-        (self.ends, self.bytes) = (Ends::NONE, 0);
-        Some(taken)
-    }
-
-    /// Returns the frame of an inline queue's segment.
-    #[inline(always)]
-    fn inline_frame(&self, chunk: u32) -> Frame {
-        Frame::from_raw(chunk, HEADROOM, self.bytes as u16)
-    }
-
-    /// Reverses [`TxQueue::store_inline`], given SND.NXT.
-    #[inline(always)]
-    pub(crate) fn spill(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
-        if self.is_inline() {
-            self.spill_now(store, snd_nxt);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn spill_now(&mut self, store: &mut TxStore, snd_nxt: SeqNum) {
-        let len = self.bytes;
-        let Some((head, sent_us)) = self.take_inline(store) else { return };
-        let segment = TxSegment { head, seq: snd_nxt - len, len, sent_us, marks: mark::PUSH, ..TxSegment::hollow() };
-        let index = store.segments.insert(segment);
-        (self.ends, self.bytes) = (Ends::stored(index, index), len);
     }
 
     /// Prefetches what the next ACK will need.
@@ -213,7 +127,7 @@ impl TxQueue {
 
     /// Appends a segment. Inlined because of [`Slab::insert`].
     #[inline(always)]
-    fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
+    pub(super) fn link(&mut self, store: &mut TxStore, segment: TxSegment) -> u32 {
         // The queue has no unsent segments: this one begins at SND.NXT.
         self.spill(store, segment.seq);
         let index = store.segments.insert(segment);
@@ -288,7 +202,7 @@ impl TxQueue {
     /// if not. PSH of an earlier write moves, because the bytes of both can leave together. Linux has
     /// both in one buffer, with PSH at its end. A link that merges segments ends a run at PSH.
     #[inline]
-    fn move_push(&mut self, store: &mut TxStore, before: u32) {
+    pub(crate) fn move_push(&mut self, store: &mut TxStore, before: u32) {
         if before != NIL && !store.segments[before].has(mark::RECORD_END) {
             store.segments[before].marks &= !mark::PUSH;
         }
@@ -298,7 +212,7 @@ impl TxQueue {
     /// Sets PSH regularly: a receiver that waits for it must not wait while its window fills (Linux
     /// `forced_push`).
     #[inline]
-    fn push_now_and_then(&mut self, store: &mut TxStore, done: usize, pushed: &mut usize, cut: Cut) {
+    pub(crate) fn push_now_and_then(&mut self, store: &mut TxStore, done: usize, pushed: &mut usize, cut: Cut) {
         if (done - *pushed) as u64 > u64::from(cut.push_every) {
             let tail = &mut store.segments[self.tail()];
             if tail.len >= cut.mss {
@@ -341,7 +255,7 @@ impl TxQueue {
         self.grew_tail(tail, n, sum, summed)
     }
 
-    fn grew_tail(&mut self, tail: &mut TxSegment, n: usize, sum: u16, summed: bool) -> usize {
+    pub(super) fn grew_tail(&mut self, tail: &mut TxSegment, n: usize, sum: u16, summed: bool) -> usize {
         if summed && tail.has(mark::SUMMED) {
             tail.sum = add_at(tail.sum, tail.len, sum);
         } else {

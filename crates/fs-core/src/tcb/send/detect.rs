@@ -4,15 +4,40 @@ use super::cursor::{DUP_THRESH, SegmentCursor};
 use super::rack::{Found, Resent, sent_after};
 use super::segment::mark;
 use super::store::TxStore;
+use crate::config::TcpConfig;
 use crate::seq::SeqNum;
 use crate::slab::NIL;
+use crate::stats::Stats;
 use crate::tcb::Tcb;
 use crate::tcb::extension::Recovery;
+use crate::tcb::timer_kind::TimerKind;
+use crate::time::{Duration, Instant, micros};
 
 /// Maximum reordering that TCP_INFO reports, in segments: Linux `tcp_max_reordering`.
 const REORDERING_MAX: u32 = 300;
 
 impl Tcb {
+    /// Handles RFC 8985's reordering timer: segments that must have arrived by now are lost.
+    pub(crate) fn on_reorder_timeout(
+        &mut self,
+        store: &mut TxStore,
+        stats: &mut Stats,
+        config: &TcpConfig,
+        now: Instant,
+    ) {
+        self.model_begin(store, self.snd.una(), now);
+        let found = self.detect_losses_by_time(store, micros(now), true);
+        self.resume_rto(store, config, now);
+        if found.bytes > 0 {
+            if !matches!(self.recovery(), Recovery::Fast { .. }) {
+                self.enter_fast_recovery(stats, 0, now);
+                self.apply_prr(self.mss as u32, false);
+            }
+        } else if let Some(wait_us) = found.wait_us {
+            self.set_timer(TimerKind::Reorder, now + Duration::from_micros(u64::from(wait_us)));
+        }
+    }
+
     /// 6.2 step 5, RACK_detect_loss. `force`: the reordering timer has fired, so no new arrival is
     /// required.
     pub(crate) fn detect_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> Found {

@@ -5,6 +5,8 @@ pub(crate) mod cursor;
 mod detect;
 mod ends;
 mod fast_recovery;
+pub(crate) mod forwarded;
+mod growth;
 pub(crate) mod loss;
 mod old_ack;
 pub(crate) mod path;

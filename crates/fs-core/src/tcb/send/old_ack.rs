@@ -11,8 +11,8 @@ use crate::tcb::extension::Recovery;
 use crate::time::{Instant, micros};
 
 impl Tcb {
-    /// As [`Tcb::on_ack`]'s slow path, for an `ack` below SND.UNA. It yields no round-trip sample:
-    /// it was in transit for longer than ACKs sent after it.
+    /// Like [`Tcb::on_ack`]'s slow path, for an `ack` below SND.UNA. It yields no round-trip
+    /// sample: it was in transit for longer than ACKs sent after it.
     #[cold]
     #[allow(clippy::too_many_arguments, reason = "the connection's core, and the ACK")]
     pub(crate) fn on_old_ack(

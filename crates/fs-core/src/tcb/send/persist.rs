@@ -32,7 +32,7 @@ impl Tcb {
         matches!((sender.closed_since, limit), (Some(since), Some(limit)) if now.since(since) >= limit)
     }
 
-    /// As [`Tcb::closed_too_long`], at a timeout: data is in flight, and the peer may have shrunk
+    /// Like [`Tcb::closed_too_long`], at a timeout: data is in flight, and the peer may have shrunk
     /// its window.
     pub(crate) fn window_gone_too_long(&mut self, config: &TcpConfig, now: Instant) -> bool {
         let closed = self.snd.wnd() == 0;

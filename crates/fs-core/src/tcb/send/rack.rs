@@ -56,7 +56,7 @@ pub(crate) struct Rack {
 pub(crate) struct Found {
     /// Bytes newly marked lost.
     pub(crate) bytes: u32,
-    /// They include a segment that had been retransmitted.
+    /// True if the acknowledged segments include one that had been retransmitted.
     pub(crate) again: bool,
     /// Microseconds until all segments sent before the latest arrival must have arrived, if some
     /// have not.

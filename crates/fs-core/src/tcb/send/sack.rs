@@ -19,8 +19,8 @@ pub(crate) struct Sacked {
     /// Bytes newly marked, and segments.
     pub(crate) bytes: u32,
     pub(crate) segments: u32,
-    /// They include a segment that was sent only once and before recovery's point: the timeout was
-    /// too early (RFC 5682).
+    /// True if the acknowledged segments include one that was sent only once and before recovery's
+    /// point: the timeout was too early (RFC 5682).
     pub(crate) original: bool,
     /// Lowest segment sent only once that arrived after a higher one.
     pub(crate) late: Option<SeqNum>,
@@ -54,7 +54,7 @@ impl Ext {
         span
     }
 
-    /// As [`Ext::take_for_lost`], for a loss without congestion: the path's model is not updated.
+    /// Like [`Ext::take_for_lost`], for a loss without congestion: the path's model is not updated.
     pub(crate) fn send_again(&mut self, store: &mut TxStore, index: u32) -> u32 {
         let segment = &mut store.segments[index];
         let (span, seq) = (segment.span(), segment.seq);

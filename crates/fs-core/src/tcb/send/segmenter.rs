@@ -154,8 +154,8 @@ impl Tcb {
             || self.ext.as_ref().is_some_and(|ext| ext.pacing.ends_burst(segment.len, now))
     }
 
-    /// As [`Tcb::ends_burst`] for a segment with a successor, without pacing; `flight` bytes are in
-    /// flight before it.
+    /// Like [`Tcb::ends_burst`] for a segment with a successor, without pacing; `flight` bytes are
+    /// in flight before it.
     #[inline(always)]
     pub(crate) fn window_ends_burst(&self, store: &TxStore, segment: &TxSegment, flight: u32, run: u32) -> bool {
         let (next, mss, cwnd) = (&store.segments[segment.next], self.mss as u32, self.window.cwnd);
@@ -247,7 +247,7 @@ impl Tcb {
         loss.bytes_retransmitted += u64::from(len);
         self.sent_in_recovery(span, true, config, now);
         if index == self.tx.head() && !self.flags.timer_is(TimerKind::Reorder) {
-            // As Linux: the head's timeout starts when it was last sent.
+            // Like Linux: the head's timeout starts when it was last sent.
             self.restart_rto(config, now);
         }
     }

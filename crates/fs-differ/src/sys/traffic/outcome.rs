@@ -1,4 +1,4 @@
-//! What a call of a step came to.
+//! The result of a step's call.
 
 use super::super::calls::errno_name;
 use super::super::storm;

@@ -1,4 +1,4 @@
-//! How a step waits, receives and sends.
+//! The ways in which a step waits, receives and sends.
 
 use super::super::calls::LAST;
 use super::super::{process, storm};
@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 pub(super) const IN: i32 = libc::POLLIN as i32;
 pub(super) const OUT: i32 = libc::POLLOUT as i32;
 
-/// How a step waits (`values::WAY`).
+/// The way in which a step waits (`values::WAY`).
 #[derive(Clone, Copy)]
 pub(super) struct WaitMethod {
     way: i32,
@@ -95,8 +95,8 @@ impl WaitMethod {
         Ok(())
     }
 
-    /// As [`WaitMethod::wait`], by the calls whose mask permits signals, possibly only there; ends also if
-    /// `is_over`.
+    /// Like [`WaitMethod::wait`], by the calls whose mask permits signals, possibly only there;
+    /// ends also if `is_over`.
     pub(super) fn wait_once(self, descriptor: i32, events: i32, is_over: impl Fn() -> bool) -> Done<()> {
         let none = storm::no_signals();
         let mask = &raw const none;

@@ -181,7 +181,7 @@ fn controlled(fd: c_int, command: c_int, argument: usize, call: impl Fn() -> c_i
 }
 
 /// # Safety
-/// As setsockopt(2).
+/// Like setsockopt(2).
 unsafe fn is_harmless(level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> bool {
     if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT) {
         let value = value.cast::<c_int>();

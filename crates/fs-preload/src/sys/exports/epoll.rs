@@ -48,7 +48,7 @@ fn begun(number: c_int) -> c_int {
 }
 
 /// # Safety
-/// As epoll_pwait(2).
+/// Like epoll_pwait(2).
 unsafe fn waited(
     number: c_int,
     events: *mut epoll_event,
@@ -71,7 +71,7 @@ unsafe fn waited(
 }
 
 /// # Safety
-/// As epoll_ctl(2).
+/// Like epoll_ctl(2).
 unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: by contract.
     let plain = || unsafe { real::epoll_ctl(number, operation, fd, event) };

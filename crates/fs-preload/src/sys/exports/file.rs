@@ -19,7 +19,7 @@ define! {
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t =
         data_call(out, Direction::Send, || real::sendfile(out, input, offset, n), stream_bytes,
             |socket| Some(by_kernel(socket, false, || real::sendfile(out, input, offset, n))));
-    /// As sendfile: file offsets have 64 bits either way.
+    /// Like sendfile: file offsets have 64 bits either way.
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = sendfile(out, input, offset, n);
     /// splice(2) to a socket is as sendfile; from a socket, the kernel carries for good.
     fn splice(input: c_int, in_offset: *mut i64, out: c_int, out_offset: *mut i64, n: size_t, flags: c_uint) -> ssize_t =
@@ -35,14 +35,14 @@ define! {
         leave_block(block);
         real::aio_read(block)
     };
-    /// As aio_read: file offsets have 64 bits either way.
+    /// Like aio_read: file offsets have 64 bits either way.
     fn aio_read64(block: *mut aiocb) -> c_int = aio_read(block);
     /// aio_write(3): a thread of the C library writes.
     fn aio_write(block: *mut aiocb) -> c_int = {
         leave_block(block);
         real::aio_write(block)
     };
-    /// As aio_write.
+    /// Like aio_write.
     fn aio_write64(block: *mut aiocb) -> c_int = aio_write(block);
     /// lio_listio(3): as aio_read and aio_write.
     fn lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut sigevent) -> c_int = {
@@ -54,7 +54,7 @@ define! {
         }
         real::lio_listio(mode, list, n, event)
     };
-    /// As lio_listio.
+    /// Like lio_listio.
     fn lio_listio64(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut sigevent) -> c_int =
         lio_listio(mode, list, n, event);
     /// io_uring_queue_init(3) of liburing, whose system calls no symbol replaces.
@@ -64,7 +64,7 @@ define! {
         }
         real::io_uring_queue_init(entries, ring, flags)
     };
-    /// As io_uring_queue_init.
+    /// Like io_uring_queue_init.
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int = {
         if !descriptor::may_use_io_uring() {
             return -libc::EPERM;
@@ -79,7 +79,7 @@ define! {
 }
 
 /// # Safety
-/// As splice(2).
+/// Like splice(2).
 unsafe fn splice_out(
     input: c_int,
     in_offset: *mut i64,
@@ -109,7 +109,7 @@ fn splice_rest(socket: &Socket, out: c_int, n: usize) -> ssize_t {
 }
 
 /// # Safety
-/// As aio_read(3).
+/// Like aio_read(3).
 unsafe fn leave_block(block: *const aiocb) {
     if memory::is_readable(block, size_of::<aiocb>()) {
         // SAFETY: readable.

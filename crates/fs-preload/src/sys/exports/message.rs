@@ -78,7 +78,7 @@ unsafe fn sum(messages: *const mmsghdr, n: c_int) -> u64 {
 }
 
 /// # Safety
-/// As sendmmsg(2).
+/// Like sendmmsg(2).
 unsafe fn send_many(socket: &Socket, fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
     let sent = Cell::new(-1);
     let call = || {
@@ -97,7 +97,7 @@ unsafe fn send_many(socket: &Socket, fd: c_int, messages: *mut mmsghdr, n: c_uin
 /// `None` if the ring is empty.
 ///
 /// # Safety
-/// As recvmmsg(2).
+/// Like recvmmsg(2).
 unsafe fn receive_many(
     socket: &Socket,
     fd: c_int,
@@ -147,7 +147,7 @@ unsafe fn receive_many(
 /// SCM_RIGHTS: a descriptor that is sent has two holders.
 ///
 /// # Safety
-/// As sendmsg(2).
+/// Like sendmsg(2).
 unsafe fn leave_sent_descriptors(message: *const msghdr) {
     // SAFETY: by contract.
     let Some(message) = (unsafe { memory::message(message) }) else { return };

@@ -97,7 +97,7 @@ fn accepted(fd: c_int) {
 }
 
 /// # Safety
-/// As connect(2).
+/// Like connect(2).
 unsafe fn connecting(fd: c_int, address: *const sockaddr, length: socklen_t) {
     if !promotion::is_enabled()
         || (length as usize) < size_of::<libc::sa_family_t>()

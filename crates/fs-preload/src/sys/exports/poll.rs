@@ -38,7 +38,7 @@ define! {
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout_ms: c_int, room: usize) -> c_int = {
         if room / size_of::<pollfd>() < n as usize { real::__poll_chk(fds, n, timeout_ms, room) } else { poll(fds, n, timeout_ms) }
     };
-    /// As __poll_chk.
+    /// Like __poll_chk.
     fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: usize) -> c_int = {
         if room / size_of::<pollfd>() < n as usize {
             real::__ppoll_chk(fds, n, timeout, mask, room)
@@ -89,7 +89,7 @@ pub(super) unsafe fn nanoseconds(time: *const timespec) -> Result<Option<u64>, (
 /// The same for select(2), whose microseconds may be more than a second.
 ///
 /// # Safety
-/// As [`nanoseconds`].
+/// Like [`nanoseconds`].
 unsafe fn microseconds(time: *const timeval) -> Result<Option<u64>, ()> {
     if time.is_null() {
         return Ok(None);
@@ -170,7 +170,7 @@ impl Arrays for Polls<'_> {
 }
 
 /// # Safety
-/// As ppoll(2).
+/// Like ppoll(2).
 unsafe fn polled(
     fds: *mut pollfd,
     n: nfds_t,
@@ -273,7 +273,7 @@ fn descriptors() -> usize {
 }
 
 /// # Safety
-/// As pselect(2).
+/// Like pselect(2).
 unsafe fn selected(
     n: c_int,
     places: [*mut fd_set; 3],

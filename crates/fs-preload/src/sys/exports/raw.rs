@@ -1,15 +1,15 @@
 //! syscall(2): system calls by number are the functions of the same name.
 
 use core::ffi::{c_long, c_void};
-use core::ptr::{with_exposed_provenance as from, with_exposed_provenance_mut as from_mut};
+use core::ptr::{null, with_exposed_provenance as from, with_exposed_provenance_mut as from_mut};
 
-use libc::c_int;
+use libc::{c_int, sigset_t, timespec};
 use rustix::io::Errno;
 
 use super::{child, confine, control, epoll, file, message, number, poll, receive, send};
 use crate::sys::errno::answer;
-use crate::sys::real;
 use crate::sys::start::around_fork;
+use crate::sys::{memory, real};
 
 define! {
     /// syscall(2).
@@ -49,10 +49,36 @@ define! {
             libc::SYS_epoll_ctl => epoll::epoll_ctl(fd, b_int, c_int_, from_mut(d)).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => epoll::epoll_wait(fd, from_mut(b), c_int_, d_int).into(),
+            libc::SYS_epoll_pwait if is_mask(e, f) => {
+                epoll::epoll_pwait(fd, from_mut(b), c_int_, d_int, from(e)).into()
+            }
+            libc::SYS_epoll_pwait2 if is_mask(e, f) => {
+                epoll::epoll_pwait2(fd, from_mut(b), c_int_, from(d), from(e)).into()
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => poll::select(fd, from_mut(b), from_mut(c), from_mut(d), from_mut(e)).into(),
+            libc::SYS_ppoll if is_mask(d, e) => {
+                with_time_left(from_mut(c), |time| poll::ppoll(from_mut(a), b as u64, time, from(d)))
+            }
+            libc::SYS_pselect6 => match mask_of_pselect(from(f)) {
+                Some(mask) => with_time_left(from_mut(e), |time| {
+                    poll::pselect(fd, from_mut(b), from_mut(c), from_mut(d), time, mask)
+                }),
+                None => real::syscall(number, a, b, c, d, e, f),
+            },
+            libc::SYS_preadv2 => {
+                receive::preadv2(fd, from(b), c_int_, d as i64, f as c_int) as c_long
+            }
+            libc::SYS_pwritev2 => {
+                send::pwritev2(fd, from(b), c_int_, d as i64, f as c_int) as c_long
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork | libc::SYS_vfork => child::vfork().into(),
-            // A new thread is not made this way by programs that use the C library.
+            // With CLONE_VM it makes a thread, which the C library does by a system call of its own.
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
+                around_fork(|| real::syscall(number, a, b, c, d, e, f) as c_int).into()
+            }
+            libc::SYS_clone3 if flags_of_clone3(from(a)) & libc::CLONE_VM as u64 == 0 => {
                 around_fork(|| real::syscall(number, a, b, c, d, e, f) as c_int).into()
             }
             libc::SYS_prctl => confine::prctl(fd, b as u64, c as u64, d as u64, e as u64).into(),
@@ -67,4 +93,58 @@ define! {
             _ => real::syscall(number, a, b, c, d, e, f),
         }
     };
+}
+
+/// The kernel's signal set. The C library's is longer, and its functions pass this part on.
+const MASK_LEN: usize = size_of::<u64>();
+
+/// Whether the kernel takes a signal mask of this length. If not, it knows the error.
+fn is_mask(mask: usize, len: usize) -> bool {
+    mask == 0 || len == MASK_LEN
+}
+
+/// Reads pselect6(2)'s last argument: a mask and its length. `None`: the kernel refuses it.
+///
+/// # Safety
+/// `pair` is null, points to a mask's address and length, or to memory that cannot be read.
+unsafe fn mask_of_pselect(pair: *const [usize; 2]) -> Option<*const sigset_t> {
+    if pair.is_null() {
+        return Some(null());
+    }
+    if !memory::is_readable(pair, size_of::<[usize; 2]>()) {
+        return None;
+    }
+    // SAFETY: it can be read, as the caller promises for the whole call.
+    let [mask, len] = unsafe { pair.read_unaligned() };
+    is_mask(mask, len).then(|| from(mask))
+}
+
+/// Calls a function that waits, and writes the time that is left back, as these system calls do and the C library's functions do not.
+///
+/// # Safety
+/// `time` is null, points to a time, or to memory that cannot be read.
+unsafe fn with_time_left(time: *mut timespec, wait: impl FnOnce(*const timespec) -> c_int) -> c_long {
+    // SAFETY: as the caller promises.
+    let Ok(Some(ns)) = (unsafe { poll::nanoseconds(time) }) else { return wait(time).into() };
+    let start = fs_carrier::sys::now_ns();
+    let result = wait(time);
+    if memory::is_writable(time, size_of::<timespec>()) {
+        let left = ns.saturating_sub(fs_carrier::sys::now_ns() - start);
+        let left = timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+        // SAFETY: it can be written, and the caller gave it for this.
+        unsafe { time.write_unaligned(left) };
+    }
+    result.into()
+}
+
+/// Returns the flags of clone3(2)'s arguments; if they cannot be read, those of a thread: the kernel knows the error.
+///
+/// # Safety
+/// `arguments` points to them, or to memory that cannot be read.
+unsafe fn flags_of_clone3(arguments: *const u64) -> u64 {
+    if !memory::is_readable(arguments, size_of::<u64>()) {
+        return libc::CLONE_VM as u64;
+    }
+    // SAFETY: it can be read.
+    unsafe { arguments.read_unaligned() }
 }

@@ -62,7 +62,7 @@ define! {
                 _ => None,
             }
         });
-    /// As preadv2: file offsets have 64 bits either way.
+    /// Like preadv2: file offsets have 64 bits either way.
     fn preadv64v2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t =
         preadv2(fd, parts, n, offset, flags);
     /// The C library's other name.
@@ -72,10 +72,10 @@ define! {
     /// read with its buffer's size (_FORTIFY_SOURCE): too long a read ends the process, in the C library's words.
     fn __read_chk(fd: c_int, data: *mut c_void, n: size_t, room: size_t) -> ssize_t =
         if n > room { real::__read_chk(fd, data, n, room) } else { read(fd, data, n) };
-    /// As __read_chk.
+    /// Like __read_chk.
     fn __recv_chk(fd: c_int, data: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t =
         if n > room { real::__recv_chk(fd, data, n, room, flags) } else { recv(fd, data, n, flags) };
-    /// As __read_chk.
+    /// Like __read_chk.
     fn __recvfrom_chk(fd: c_int, data: *mut c_void, n: size_t, room: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t) -> ssize_t = {
         if n > room {
             real::__recvfrom_chk(fd, data, n, room, flags, from, length)
@@ -104,7 +104,7 @@ pub(super) fn is_by_ring(socket: &Socket, flags: c_int) -> bool {
 }
 
 /// # Safety
-/// As recv(2).
+/// Like recv(2).
 #[inline]
 unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int) -> Option<ssize_t> {
     if socket.pair().is_left_to_kernel() {
@@ -129,7 +129,7 @@ unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int
 #[cold]
 fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
     if flags & MSG_PEEK != 0 {
-        // They stay, and are counted only.
+        // The bytes stay in the ring, and are only counted.
         return match socket.receive(&mut [0], flags)? {
             0 => Ok(0),
             first => Ok(socket.pair().unread().map_or(first, |unread| n.min(usize::try_from(unread).unwrap_or(n)))),
@@ -141,7 +141,7 @@ fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
     let mut done = 0;
     while done < n {
         let piece = (n - done).min(THROWN_AWAY);
-        // As `fill_parts`.
+        // Like `fill_parts`.
         if done > 0 && !waits_for_all(socket, flags) && socket.pair().unread().is_ok_and(|n| n == 0) {
             break;
         }
@@ -178,7 +178,7 @@ pub(super) fn receive_nowhere(socket: &Socket, flags: c_int) -> Result<usize, Er
 }
 
 /// # Safety
-/// As readv(2).
+/// Like readv(2).
 pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usize, flags: c_int) -> Option<ssize_t> {
     // SAFETY: by contract. What is no description has the kernel's error, before a byte is taken.
     let parts = unsafe { memory::pieces(parts, n) }?;
@@ -202,7 +202,7 @@ pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usiz
 }
 
 /// # Safety
-/// As readv(2).
+/// Like readv(2).
 unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
     let mut done = 0;
     for part in parts.iter().filter(|part| part.iov_len > 0) {
@@ -238,7 +238,7 @@ unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<u
 /// MSG_PEEK into several pieces: bytes that stay unread cannot be continued behind.
 ///
 /// # Safety
-/// As readv(2).
+/// Like readv(2).
 #[cold]
 unsafe fn peek_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
     let total: usize = parts.iter().map(|part| part.iov_len).sum();

@@ -44,7 +44,7 @@ define! {
     fn pwritev2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t =
         data_call(fd, Direction::Send, || real::pwritev2(fd, parts, n, offset, flags), stream_bytes,
             |socket| Some(by_kernel(socket, false, || real::pwritev2(fd, parts, n, offset, flags))));
-    /// As pwritev2: file offsets have 64 bits either way.
+    /// Like pwritev2: file offsets have 64 bits either way.
     fn pwritev64v2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t =
         pwritev2(fd, parts, n, offset, flags);
     /// The C library's other name.
@@ -67,7 +67,7 @@ pub(super) fn by_kernel(socket: &Socket, has_more: bool, call: impl Fn() -> ssiz
 }
 
 /// # Safety
-/// As send(2); `call` is the application's.
+/// Like send(2); `call` is the application's.
 #[inline]
 unsafe fn send_one(
     socket: &Socket,
@@ -98,7 +98,7 @@ pub(super) fn send_unusual(socket: &Socket, flags: c_int, call: impl Fn() -> ssi
 }
 
 /// # Safety
-/// As writev(2); `call` is the application's.
+/// Like writev(2); `call` is the application's.
 pub(super) unsafe fn send_parts(
     socket: &Socket,
     parts: *const iovec,

@@ -119,7 +119,7 @@ pub(crate) struct Bbr {
     next_round_delivered: u32,
     idle_restart: bool,
     drain_start_round: u32,
-    /// Whether the window was used up in the previous round, and in this one.
+    /// True if the window was used up: in the previous round, and in this one.
     cwnd_limited: (bool, bool),
     // ---- the path's rate
     /// Maximum of the previous and of this ProbeBW cycle.

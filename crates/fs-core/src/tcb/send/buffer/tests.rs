@@ -101,7 +101,7 @@ fn push_moves_to_end_of_unsent_bytes() {
     write(&mut lab, &[7; 10]);
     write(&mut lab, &full(1));
     assert_eq!(marks(&lab), [mark::PUSH, 0, 0, 0, 0, mark::PUSH]);
-    // What has left keeps it.
+    // Segments that were sent keep their mark.
     send(&mut lab);
     write(&mut lab, &full(1));
     assert_eq!(marks(&lab)[5..], [mark::PUSH, mark::PUSH]);

@@ -37,7 +37,7 @@ fn lab() -> Lab {
     lab_of(6)
 }
 
-/// As [`lab`], with `count` segments in flight.
+/// Like [`lab`], with `count` segments in flight.
 pub(crate) fn lab_of(count: u32) -> Lab {
     let config = StackConfig::new(Secret([1; 32]));
     let mut net = net_of(Framing::Ip, &config.limits);

@@ -1,0 +1,504 @@
+//! [`UdpSocket`].
+
+mod batches;
+mod options;
+
+use crate::error::{IntoIo, to_io_error};
+use crate::local::attempts::each_addr;
+use crate::local::attempts::when_ready;
+use crate::local::udp_kernel::KernelSide;
+use crate::on_core_unsafe::OnItsCore;
+use bytes::BufMut;
+use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
+use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::task::{Context, Poll, ready};
+use tokio::io::{Interest, ReadBuf, Ready};
+use tokio::net::{ToSocketAddrs, lookup_host};
+
+/// A UDP socket on one core; see `tokio::net::UdpSocket`. It receives from the queues of its core,
+/// so sockets on several cores at one address share the load.
+///
+/// Datagrams larger than the MTU, broadcasts, multicasts, and those from and to this host use the
+/// kernel's socket of the same port, which also joins groups. In standalone addressing they are
+/// refused.
+///
+/// ```no_run
+/// use fs_compat::UdpSocket;
+///
+/// # async fn on_a_core() -> std::io::Result<()> {
+/// let socket = UdpSocket::bind("0.0.0.0:7").await?;
+/// let mut buf = [0; 2048];
+/// loop {
+///     let (n, from) = socket.recv_from(&mut buf).await?;
+///     socket.send_to(&buf[..n], from).await?;
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct UdpSocket {
+    _stays: OnItsCore<UdpSocket>,
+    core: CoreRef,
+    id: UdpId,
+    pub(super) kernel: Option<KernelSide>,
+    /// Only the kernel's side reaches the peer: it is this host, or behind another device.
+    elsewhere: Cell<bool>,
+    lease: PortLease,
+}
+
+impl UdpSocket {
+    /// Binds to the first address that is available.
+    pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
+        each_addr(addr, async |at| {
+            let core = CoreRef::require()?;
+            let (id, lease) = core.bind_udp(at)?.io()?;
+            // From here on, an error drops the socket, which closes it.
+            let mut socket =
+                UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
+            socket.kernel = KernelSide::of(&socket.lease)?;
+            Ok(socket)
+        })
+        .await
+    }
+
+    /// Takes over a kernel socket with its options, its peer and its queued datagrams. From now on
+    /// this core receives datagrams of the runtime's devices. All others still arrive at the kernel
+    /// socket.
+    ///
+    /// # Errors
+    /// The errors of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY.
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        let core = CoreRef::require()?;
+        let at = socket.local_addr()?;
+        if at.is_ipv6() && at.ip().is_unspecified() && rustix::net::sockopt::ipv6_v6only(&socket)? {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "an IPV6_V6ONLY socket at the wildcard address is not supported: bind to an address",
+            ));
+        }
+        let (peer, ttl) = (socket.peer_addr().ok(), socket.ttl()?);
+        let of_v6 = || rustix::net::sockopt::ipv6_tclass(&socket).map(|class| class as u8);
+        let tos = if at.is_ipv4() { rustix::net::sockopt::ip_tos(&socket)? } else { of_v6()? };
+        socket.set_nonblocking(true)?;
+        let (id, lease) = core.bind_udp_by(at, socket.into())?.io()?;
+        // From here on an error closes the socket.
+        let mut socket =
+            UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
+        socket.kernel = KernelSide::of(&socket.lease)?;
+        socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
+        let device = socket.kernel.as_ref().map_or(Ok(None), |kernel| kernel.options().device())?;
+        if let Some(name) = device {
+            socket.bind_device(Some(&name))?;
+        }
+        if ttl != socket.ttl()? {
+            socket.set_ttl(ttl)?;
+        }
+        if let Some(peer) = peer {
+            socket.set_peer(peer)?;
+        }
+        Ok(socket)
+    }
+
+    /// Returns the kernel's socket of the port, non-blocking, with this socket's options and peer.
+    /// Datagrams from the runtime's devices that were not received yet are lost. New ones arrive at
+    /// the kernel socket, unless another core has a socket at the same address.
+    ///
+    /// # Errors
+    /// `Unsupported` in standalone addressing.
+    pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
+        let none =
+            || io::Error::new(io::ErrorKind::Unsupported, "standalone addressing has no kernel socket to do this with");
+        let socket = self.kernel_socket()?.ok_or_else(none)?;
+        if let Ok(peer) = self.peer_addr() {
+            socket.connect(peer)?;
+        }
+        Ok(socket)
+    }
+
+    /// Sets the peer: `send` goes there, and only its datagrams are received.
+    pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
+        each_addr(addr, async |remote| self.set_peer(remote)).await
+    }
+
+    fn set_peer(&self, remote: SocketAddr) -> io::Result<()> {
+        let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
+        let elsewhere = self.kernel.is_some() && self.core.carrier(None, remote, device) != Carrier::Core;
+        if elsewhere {
+            let source = source_in_kernel(remote)?;
+            self.call(|stack, id| stack.udp_connect_from(id, remote, source))?;
+        } else {
+            self.call(|stack, id| stack.udp_connect(id, remote))?;
+        }
+        self.elsewhere.set(elsewhere);
+        Ok(())
+    }
+
+    /// Returns the kernel's side and the peer if only the kernel's side reaches it.
+    fn only_kernel(&self, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
+        if target.is_some() || !self.elsewhere.get() {
+            return None;
+        }
+        self.kernel.as_ref().zip(self.peer_addr().ok())
+    }
+
+    /// Returns the kernel's side if it can send a datagram that the engine refused.
+    fn other_way(&self, refused: &io::Error, target: Option<SocketAddr>) -> Option<(&KernelSide, SocketAddr)> {
+        if !matches!(refused.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL | libc::ENETUNREACH)) {
+            return None;
+        }
+        self.kernel.as_ref().zip(target.or_else(|| self.peer_addr().ok()))
+    }
+
+    fn send_now(&self, buf: &[u8], target: Option<SocketAddr>) -> io::Result<usize> {
+        if let Some((kernel, peer)) = self.only_kernel(target) {
+            return kernel.try_send(buf, peer);
+        }
+        let sent = self.call(|stack, id| send(stack, id, buf, target));
+        let Err(refused) = &sent else { return sent };
+        match self.other_way(refused, target) {
+            Some((kernel, target)) => kernel.try_send(buf, target),
+            None => sent,
+        }
+    }
+
+    fn poll_send_any(&self, cx: &mut Context<'_>, buf: &[u8], target: Option<SocketAddr>) -> Poll<io::Result<usize>> {
+        if let Some((kernel, peer)) = self.only_kernel(target) {
+            return kernel.poll_send(cx, buf, peer);
+        }
+        let sent = self.poll_op(cx, Wait::UdpWrite, |stack, id| send(stack, id, buf, target));
+        let Poll::Ready(Err(refused)) = &sent else { return sent };
+        match self.other_way(refused, target) {
+            Some((kernel, target)) => kernel.poll_send(cx, buf, target),
+            None => sent,
+        }
+    }
+
+    fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
+        match (self.call(|stack, id| receive(stack, id, buf, peek)), &self.kernel) {
+            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
+                kernel.try_recv(buf, peek, self.peer_addr().ok())
+            }
+            (received, _) => received,
+        }
+    }
+
+    fn poll_receive(&self, cx: &mut Context<'_>, buf: &mut [u8], peek: bool) -> Poll<io::Result<(usize, SocketAddr)>> {
+        let received = self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, peek));
+        let (Poll::Pending, Some(kernel)) = (&received, &self.kernel) else { return received };
+        loop {
+            ready!(kernel.poll_readable(cx))?;
+            match kernel.try_recv(buf, peek, self.peer_addr().ok()) {
+                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
+                received => return Poll::Ready(received),
+            }
+        }
+    }
+
+    fn call<R>(&self, f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>) -> io::Result<R> {
+        if !self.core.is_here() {
+            return Err(to_io_error(Error::BadSocket));
+        }
+        self.core.stack(|stack| f(stack, self.id)).io()
+    }
+
+    fn poll_op<R>(
+        &self,
+        cx: &mut Context<'_>,
+        wait: Wait,
+        f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>,
+    ) -> Poll<io::Result<R>> {
+        self.core.poll_op(cx, wait, self.id.index, |stack| f(stack, self.id)).map(IntoIo::io)
+    }
+
+    // ---- readiness
+
+    /// Waits until the socket is ready for some of `interest`.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        poll_fn(|cx| self.poll_ready(cx, interest)).await
+    }
+
+    /// Returns the readiness of the engine's side.
+    fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
+        let ready = self.core.inspect(|stack| stack.udp_ready(self.id)).io()?;
+        let mut answer = Ready::EMPTY;
+        if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
+            answer |= Ready::READABLE;
+        }
+        if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
+            answer |= Ready::WRITABLE;
+        }
+        Ok(answer)
+    }
+
+    fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+        let mut answer = self.ready_now(interest)?;
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| interest.is_readable() && answer.is_empty())
+            && kernel.poll_readable(cx)?.is_ready()
+        {
+            answer |= Ready::READABLE;
+        }
+        if !answer.is_empty() {
+            return Poll::Ready(Ok(answer));
+        }
+        if interest.is_readable() {
+            self.core.wait(Wait::UdpRead, self.id.index, cx.waker());
+        }
+        if interest.is_writable() {
+            self.core.wait(Wait::UdpWrite, self.id.index, cx.waker());
+        }
+        Poll::Pending
+    }
+
+    /// Waits until there is a datagram (or an error).
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Waits until a datagram can be sent.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// Like [`UdpSocket::readable`].
+    pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_ready(cx, Interest::READABLE).map_ok(drop)
+    }
+
+    /// Like [`UdpSocket::writable`].
+    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_ready(cx, Interest::WRITABLE).map_ok(drop)
+    }
+
+    // ---- sending
+
+    /// Sends a datagram to the peer that was set.
+    pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_send(cx, buf)).await
+    }
+
+    /// Like [`UdpSocket::send`].
+    pub fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send_any(cx, buf, None)
+    }
+
+    /// Like [`UdpSocket::send`], or `WouldBlock`.
+    pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.send_now(buf, None)
+    }
+
+    /// Sends a datagram to `target`.
+    pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> io::Result<usize> {
+        let target = lookup_host(target).await?.next();
+        let target =
+            target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to"))?;
+        poll_fn(|cx| self.poll_send_to(cx, buf, target)).await
+    }
+
+    /// Like [`UdpSocket::send_to`].
+    pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
+        self.poll_send_any(cx, buf, Some(target))
+    }
+
+    /// Like [`UdpSocket::send_to`], or `WouldBlock`.
+    pub fn try_send_to(&self, buf: &[u8], target: SocketAddr) -> io::Result<usize> {
+        self.send_now(buf, Some(target))
+    }
+
+    // ---- receiving: bytes that do not fit into the buffer are lost, as with recvfrom(2)
+
+    /// Receives a datagram.
+    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// Like [`UdpSocket::recv`].
+    pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_recv_from(cx, buf).map_ok(drop)
+    }
+
+    /// Like [`UdpSocket::recv`], or `WouldBlock`.
+    pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_recv_from(buf).map(|(n, _)| n)
+    }
+
+    /// Receives a datagram and its sender.
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        poll_fn(|cx| self.poll_receive(cx, buf, false)).await
+    }
+
+    /// Like [`UdpSocket::recv_from`].
+    pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.poll_into(cx, buf, false)
+    }
+
+    /// Like [`UdpSocket::recv_from`], or `WouldBlock`.
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_now(buf, false)
+    }
+
+    /// Receives a datagram from the peer that was set, and leaves it in the queue.
+    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// Receives a datagram and leaves it in the queue.
+    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        poll_fn(|cx| self.poll_receive(cx, buf, true)).await
+    }
+
+    /// Like [`UdpSocket::peek_from`].
+    pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.poll_into(cx, buf, true)
+    }
+
+    fn poll_into(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>, peek: bool) -> Poll<io::Result<SocketAddr>> {
+        let (n, from) = ready!(self.poll_receive(cx, buf.initialize_unfilled(), peek))?;
+        buf.advance(n);
+        Poll::Ready(Ok(from))
+    }
+
+    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
+    /// fit are lost.
+    pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
+        poll_fn(|cx| self.poll_grow(buf, |part| self.poll_receive(cx, part, false))).await
+    }
+
+    /// Like [`UdpSocket::recv_buf_from`].
+    pub async fn recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        self.recv_buf_from(buf).await.map(|(n, _)| n)
+    }
+
+    /// Like [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
+        match self.poll_grow(buf, |part| Poll::Ready(self.receive_now(part, false))) {
+            Poll::Ready(received) => received,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Like [`UdpSocket::recv_buf_from`], or `WouldBlock`.
+    pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
+        self.try_recv_buf_from(buf).map(|(n, _)| n)
+    }
+
+    /// Receives into an intermediate buffer as large as the spare capacity of `buf`.
+    fn poll_grow<B: BufMut>(
+        &self,
+        buf: &mut B,
+        receive: impl FnOnce(&mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>>,
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        // Largest UDP payload. Uses a vector's spare capacity without a new allocation, as tokio
+        // does.
+        let most = buf.chunk_mut().len().min(usize::from(u16::MAX));
+        let mut part = vec![0; most];
+        let (n, from) = ready!(receive(&mut part))?;
+        buf.put_slice(&part[..n]);
+        Poll::Ready(Ok((n, from)))
+    }
+
+    /// Like [`UdpSocket::peek`].
+    pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_into(cx, buf, true).map_ok(drop)
+    }
+
+    /// Like [`UdpSocket::peek`], or `WouldBlock`.
+    pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.try_peek_from(buf).map(|(n, _)| n)
+    }
+
+    /// Like [`UdpSocket::peek_from`], or `WouldBlock`.
+    pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_now(buf, true)
+    }
+
+    /// Waits for a datagram and returns its sender.
+    pub async fn peek_sender(&self) -> io::Result<SocketAddr> {
+        poll_fn(|cx| self.poll_peek_sender(cx)).await
+    }
+
+    /// Like [`UdpSocket::peek_sender`].
+    pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
+        self.poll_receive(cx, &mut [0], true).map_ok(|(_, from)| from)
+    }
+
+    /// Like [`UdpSocket::peek_sender`], or `WouldBlock`.
+    pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
+        self.receive_now(&mut [0], true).map(|(_, from)| from)
+    }
+
+    /// Calls `f` if the socket is ready for some of `interest`; else `WouldBlock`.
+    pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        let mut ready = self.ready_now(interest)?;
+        if interest.is_readable() && self.kernel.as_ref().is_some_and(KernelSide::is_readable) {
+            ready |= Ready::READABLE;
+        }
+        if ready.is_empty() { Err(to_io_error(Error::WouldBlock)) } else { f() }
+    }
+
+    /// Calls `f` whenever the socket is ready for `interest`, until `f` does not return
+    /// `WouldBlock`.
+    pub async fn async_io<R>(&self, interest: Interest, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        when_ready(async || self.ready(interest).await, f).await
+    }
+
+    // ---- addresses and options
+
+    /// Returns the local address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.core.inspect(|stack| stack.udp_local(self.id)).io()
+    }
+
+    /// Returns the peer that was set, or `ENOTCONN`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let remote = self.core.inspect(|stack| stack.udp_remote(self.id)).io()?;
+        remote.ok_or_else(|| to_io_error(Error::NotConnected))
+    }
+
+    /// Returns the kernel's socket of the same port, to set its options on another thread.
+    pub(crate) fn kernel_socket(&self) -> io::Result<Option<std::net::UdpSocket>> {
+        Ok(self.lease.kernel_socket()?.map(Into::into))
+    }
+
+    /// SO_ERROR: takes the pending error.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.call(|stack, id| stack.udp_take_error(id))?.map(to_io_error))
+    }
+}
+
+/// Checks IP_TOS's argument.
+pub(crate) fn class_in_range(tos: u32) -> io::Result<u8> {
+    u8::try_from(tos).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Fails for a datagram that does not leave this host: the engine cannot send it.
+fn check_leaves(stack: &CoreStack, id: UdpId, target: Option<SocketAddr>) -> Result<(), Error> {
+    let to = target.or(stack.udp_remote(id)?).map(|to| to.ip().to_canonical());
+    if to.is_some_and(|to| to.is_loopback() || stack.is_local(to)) { Err(Error::InvalidInput) } else { Ok(()) }
+}
+
+fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>) -> Result<usize, Error> {
+    check_leaves(stack, id, target)?;
+    stack.udp_send(id, buf, target)
+}
+
+/// Returns the address that the kernel would send from. Sends nothing.
+fn source_in_kernel(remote: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = std::net::UdpSocket::bind((any, 0))?;
+    socket.connect(remote)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+fn receive(stack: &mut CoreStack, id: UdpId, buf: &mut [u8], peek: bool) -> Result<(usize, SocketAddr), Error> {
+    let meta = stack.udp_recv(id, buf, peek)?;
+    Ok((meta.len.min(buf.len()), meta.from))
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.core.close_udp(self.id);
+    }
+}

@@ -1,0 +1,189 @@
+//! A connection's task on its core: it moves bytes between the stack and the handle's rings.
+
+use super::bytes_unsafe::fill;
+use super::doorbell;
+use super::link::{FIN, GONE, IN_OVER, Link, OPTIONS, OUT_OVER, QUICKACK, RING, SHUT, TaskEnds, lock};
+use crate::local;
+use fs_core::Linger;
+use fs_rt::CoreRef;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Bytes that one poll moves per direction before other tasks of the core run.
+const AT_ONCE: usize = 128 << 10;
+
+pub(super) struct Task {
+    stream: local::TcpStream,
+    link: Arc<Link>,
+    ends: TaskEnds,
+    in_open: bool,
+    out_open: bool,
+    over: bool,
+}
+
+/// Creates the link of a handle to a connection of this core, and the task that serves it.
+pub(super) fn serve(stream: local::TcpStream) -> io::Result<(Arc<Link>, Task)> {
+    let call = doorbell::Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
+    let (link, ends) = Link::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
+    let task = Task { stream, link: link.clone(), ends, in_open: true, out_open: true, over: false };
+    Ok((link, task))
+}
+
+impl Task {
+    /// Moves received bytes into the ring. Returns `true` if more remain and other tasks should run
+    /// first.
+    fn take_in(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut moved = 0;
+        while self.in_open {
+            if self.ends.incoming.slots() == 0 {
+                self.link.full.store(true, Ordering::Release);
+                // The handle may have read in between without seeing `full`, so check the ring
+                // again.
+                fence(Ordering::SeqCst);
+                if self.ends.incoming.slots() == 0 {
+                    break;
+                }
+                self.link.full.store(false, Ordering::Relaxed);
+            }
+            if moved >= AT_ONCE {
+                self.link.wake_readers();
+                return true;
+            }
+            let got = fill(&mut self.ends.incoming, |buf| {
+                let before = buf.filled().len();
+                self.stream.poll_recv(cx, buf).map_ok(|()| buf.filled().len() - before)
+            });
+            match got {
+                Poll::Pending => break,
+                Poll::Ready(Ok(n @ 1..)) => moved += n,
+                Poll::Ready(end) => {
+                    self.in_open = false;
+                    if let Err(error) = end {
+                        self.link.fail(&error);
+                        self.out_open = false;
+                        self.link.say(OUT_OVER);
+                    }
+                    self.link.say(IN_OVER);
+                }
+            }
+        }
+        if moved > 0 {
+            self.link.wake_readers();
+        }
+        false
+    }
+
+    /// Moves written bytes to the stack. Returns as [`Task::take_in`] does.
+    fn give_out(&mut self, cx: &mut Context<'_>, flags: u8) -> bool {
+        let mut moved = 0;
+        while self.out_open {
+            let available = self.ends.outgoing.slots();
+            // An error is not possible: only this task takes bytes out.
+            let Ok(chunk) = self.ends.outgoing.read_chunk(available) else { break };
+            let (first, second) = chunk.as_slices();
+            if first.is_empty() {
+                if flags & SHUT != 0 {
+                    self.out_open = false;
+                    // An error means that the connection is over, and the reader gets the reason.
+                    let _ = self.stream.shutdown_now(Shutdown::Write);
+                    self.link.say(FIN);
+                }
+                break;
+            }
+            if moved >= AT_ONCE {
+                self.link.wake_writers();
+                return true;
+            }
+            match self.stream.poll_send_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(n)) => {
+                    chunk.commit(n);
+                    moved += n;
+                }
+                Poll::Ready(Err(error)) => self.broken(&error),
+            }
+        }
+        if moved > 0 {
+            self.link.wake_writers();
+        }
+        false
+    }
+
+    fn broken(&mut self, error: &io::Error) {
+        self.link.fail(error);
+        self.out_open = false;
+        self.link.say(OUT_OVER);
+    }
+
+    /// Closes the connection after the handle was dropped. Ready when the connection may be
+    /// dropped.
+    fn poll_gone(&mut self, cx: &mut Context<'_>, flags: u8) -> Poll<()> {
+        // As with close(2): unread data resets the connection, and so does a linger time of 0.
+        let unread = self.ends.incoming.slots() < RING;
+        let at_once = lock(&self.link.options).linger == Linger::Timeout(Duration::ZERO);
+        if unread || at_once {
+            // An error means that the connection is over already.
+            let _ = self.stream.set_zero_linger();
+            return Poll::Ready(());
+        }
+        if self.give_out(cx, flags) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if self.out_open && !self.ends.outgoing.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        this.link.call.answer(cx);
+        let flags = this.link.flags();
+        if flags & OPTIONS != 0 {
+            let options = *lock(&this.link.options);
+            // An error means that the connection is over, and the next read or write returns the
+            // reason.
+            let _ = this.stream.set_options(options);
+        }
+        if flags & QUICKACK != 0 {
+            // As above.
+            let _ = this.stream.set_quickack(this.link.quickack.load(Ordering::Relaxed));
+        }
+        if flags & GONE != 0 {
+            std::task::ready!(this.poll_gone(cx, flags));
+            this.over = true;
+            return Poll::Ready(());
+        }
+        let more_in = this.take_in(cx);
+        let more_out = this.give_out(cx, flags);
+        if more_in || more_out {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        // A reset must end the task even if nothing reads or writes.
+        if this.out_open && this.stream.poll_closed(cx).is_ready() {
+            match this.stream.take_error() {
+                Ok(Some(error)) | Err(error) => this.broken(&error),
+                Ok(None) => this.broken(&io::Error::from_raw_os_error(libc::EPIPE)),
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.link.call.end();
+        if !self.over {
+            self.link.end();
+        }
+    }
+}

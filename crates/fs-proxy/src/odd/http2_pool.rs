@@ -1,0 +1,164 @@
+//! Connections with HTTP/2 to one server. Requests share them.
+
+use super::options::BUFFER_MAX;
+use super::request_body::RequestBody;
+use super::spawn::Local;
+use fs_stacks::Stream;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+
+/// Requests of a connection at the same time. Too low: more connections. Too high: requests wait
+/// within a connection, because most servers have such a limit (RFC 9113 6.5.2: not below 100).
+const STREAMS_MAX: usize = 100;
+/// Bytes of a response that may wait for a slow client. Too low: distant servers are slow. Too high:
+/// slow clients hold memory.
+const STREAM_WINDOW: u32 = 128 << 10;
+/// Slow clients with all of a connection's requests must not stop it.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
+
+/// One core's connections to one server.
+pub(crate) struct Http2Pool {
+    idle: Duration,
+    lines: RefCell<Vec<Rc<Line>>>,
+    is_closed: Cell<bool>,
+    /// Held by the request that opens a connection. Others wait, and share it.
+    opening: Mutex<()>,
+    /// Number of failed attempts, and the last one's error.
+    failures: Cell<u64>,
+    failure: RefCell<Option<io::Error>>,
+}
+
+/// A connection.
+struct Line {
+    sender: SendRequest<RequestBody>,
+    requests: Cell<usize>,
+    last_use: Cell<Instant>,
+    /// It gets no more requests.
+    is_given_up: Cell<bool>,
+}
+
+/// A request's share of a connection.
+pub(crate) struct Share(Rc<Line>);
+
+impl Share {
+    fn of(line: &Rc<Line>) -> Self {
+        line.requests.set(line.requests.get() + 1);
+        Self(line.clone())
+    }
+
+    pub(super) fn sender(&self) -> SendRequest<RequestBody> {
+        self.0.sender.clone()
+    }
+
+    /// The connection is used for no further requests.
+    pub(super) fn give_up(&self) {
+        self.0.is_given_up.set(true);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.requests.set(self.0.requests.get() - 1);
+        self.0.last_use.set(Instant::now());
+    }
+}
+
+impl Line {
+    fn is_usable(&self) -> bool {
+        !self.sender.is_closed() && !self.is_given_up.get()
+    }
+}
+
+impl Http2Pool {
+    pub(crate) fn new(idle: Duration) -> Self {
+        Self {
+            idle,
+            lines: RefCell::default(),
+            is_closed: Cell::new(false),
+            opening: Mutex::default(),
+            failures: Cell::new(0),
+            failure: RefCell::default(),
+        }
+    }
+
+    /// Returns a share of the first connection that has room, so that others become idle.
+    pub(super) fn take(&self) -> Option<Share> {
+        let mut lines = self.lines.borrow_mut();
+        lines.retain(|line| line.is_usable());
+        lines.iter().find(|line| line.requests.get() < STREAMS_MAX).map(Share::of)
+    }
+
+    /// As [`Http2Pool::take`]. Opens a connection if none has room. Requests that wait for the same
+    /// attempt share its result.
+    pub(super) async fn take_or_open(&self, open: impl Future<Output = io::Result<Stream>>) -> io::Result<Share> {
+        let before = self.failures.get();
+        let _opening = self.opening.lock().await;
+        if let Some(share) = self.take() {
+            return Ok(share);
+        }
+        if self.failures.get() != before
+            && let Some(error) = &*self.failure.borrow()
+        {
+            return Err(copy(error));
+        }
+        let opened = async { start(open.await?).await };
+        match opened.await {
+            Ok(sender) => {
+                let (requests, is_given_up) = (Cell::new(0), Cell::new(self.is_closed.get()));
+                let line = Rc::new(Line { sender, requests, last_use: Cell::new(Instant::now()), is_given_up });
+                self.lines.borrow_mut().push(line.clone());
+                Ok(Share::of(&line))
+            }
+            Err(error) => {
+                self.failures.set(before + 1);
+                self.failure.replace(Some(copy(&error)));
+                Err(error)
+            }
+        }
+    }
+
+    /// Drops connections that were idle for too long. They end with GOAWAY.
+    pub(crate) fn expire(&self) {
+        let is_idle = |line: &Line| line.requests.get() == 0 && line.last_use.get().elapsed() >= self.idle;
+        self.lines.borrow_mut().retain(|line| line.is_usable() && !is_idle(line));
+    }
+
+    /// Drops all connections when their requests have ended, and keeps none from now on.
+    pub(crate) fn close(&self) {
+        self.is_closed.set(true);
+        self.lines.take().iter().for_each(|line| line.is_given_up.set(true));
+    }
+}
+
+/// Starts HTTP/2 on a connection, and its task.
+async fn start(stream: Stream) -> io::Result<SendRequest<RequestBody>> {
+    let mut builder = Builder::new(Local);
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_max_send_streams(STREAMS_MAX)
+        .max_header_list_size(BUFFER_MAX as u32)
+        .max_send_buf_size(BUFFER_MAX);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    tokio::task::spawn_local(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!("HTTP/2 to a server: {error}");
+        }
+    });
+    Ok(sender)
+}
+
+/// Copies an error, so that each waiting request has one.
+fn copy(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}

@@ -1,0 +1,161 @@
+//! The queue of requests and connections that wait while all servers are busy (`max_connections`).
+
+use super::{Pick, Upstream, Use};
+use crate::config::QueueConfig;
+use crate::refusal::Refusal;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+/// How often a waiting request checks the servers without a notification: a server may have become
+/// healthy, or a request of an earlier configuration may have ended.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// One core's queue of an upstream.
+pub(super) struct Queue {
+    config: QueueConfig,
+    length: Cell<usize>,
+    /// Notified for each request that ends. Serves its waiters in their order.
+    freed: Notify,
+}
+
+impl Queue {
+    pub(super) fn new(config: QueueConfig) -> Self {
+        Self { config, length: Cell::new(0), freed: Notify::new() }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.length.get() == 0
+    }
+
+    /// A request or connection has ended.
+    #[inline]
+    pub(super) fn freed(&self) {
+        if !self.is_empty() {
+            self.freed.notify_one();
+        }
+    }
+}
+
+/// A place in the queue.
+struct Waiting<'a>(&'a Upstream);
+
+impl<'a> Waiting<'a> {
+    fn enter(upstream: &'a Upstream) -> Self {
+        upstream.queue.length.set(upstream.queue.length.get() + 1);
+        upstream.stats().queued.add(1);
+        upstream.stats().waiting.add(1);
+        Self(upstream)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.queue.length.set(self.0.queue.length.get() - 1);
+        self.0.stats().waiting.sub(1);
+    }
+}
+
+impl Upstream {
+    /// Waits until a server has room.
+    ///
+    /// # Errors
+    /// The response if the queue is full, or the time is over, or no server is healthy any more.
+    pub(crate) async fn wait(self: &Rc<Self>, tried: &[usize], key: Option<u64>) -> Result<Use, Refusal> {
+        let QueueConfig { requests, timeout } = self.queue.config;
+        let refused = || {
+            self.stats().queue_refused.add(1);
+            Err(Refusal::BUSY)
+        };
+        if self.queue.length.get() >= requests {
+            return refused();
+        }
+        let _waiting = Waiting::enter(self);
+        let deadline = Instant::now() + timeout;
+        loop {
+            let next_check = deadline.min(Instant::now() + CHECK_INTERVAL);
+            // An error only means that it is time for a check.
+            let _ = timeout_at(next_check, self.queue.freed.notified()).await;
+            match self.pick_now(tried, key) {
+                Pick::Used(used) => return Ok(used),
+                Pick::Busy if Instant::now() < deadline => {}
+                Pick::Busy => return refused(),
+                Pick::Nobody => return Err(Refusal::UNREACHABLE),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::upstream_of;
+    use super::*;
+
+    fn run(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(test);
+    }
+
+    fn used(pick: Pick) -> Option<Use> {
+        match pick {
+            Pick::Used(used) => Some(used),
+            Pick::Busy | Pick::Nobody => None,
+        }
+    }
+
+    #[test]
+    fn waiters_get_their_turn_in_order() {
+        let servers = "servers = [{ address = '10.0.0.1:1', max_connections = 1 }, { address = '10.0.0.2:1', \
+                       max_connections = 2 }]\nqueue = { requests = 2, timeout = '300ms' }";
+        let (upstream, stats) = upstream_of(servers);
+        run(async {
+            let mut uses: Vec<Use> = (0..3).map(|_| used(upstream.pick(&[], None)).unwrap()).collect();
+            assert_eq!(uses.iter().filter(|used| used.index == 1).count(), 2);
+            assert!(matches!(upstream.pick(&[], None), Pick::Busy));
+            let order = std::cell::RefCell::new(Vec::new());
+            let wait = |name: &'static str| {
+                let (upstream, order) = (upstream.clone(), &order);
+                async move {
+                    let result = upstream.wait(&[], None).await;
+                    order.borrow_mut().push(name);
+                    result
+                }
+            };
+            let free = async {
+                tokio::task::yield_now().await;
+                // The queue is full, and a new request never overtakes a waiting one.
+                assert_eq!(upstream.wait(&[], None).await.err(), Some(Refusal::BUSY));
+                uses.pop();
+                assert!(matches!(upstream.pick(&[], None), Pick::Busy));
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                uses.pop();
+            };
+            let (first, second, ()) = tokio::join!(wait("first"), wait("second"), free);
+            assert!(first.is_ok() && second.is_ok());
+            assert_eq!(*order.borrow(), ["first", "second"]);
+            // In time, or not at all.
+            let started = Instant::now();
+            assert_eq!(upstream.wait(&[], None).await.err(), Some(Refusal::BUSY));
+            assert!(started.elapsed() >= Duration::from_millis(300));
+            drop((first, second));
+            assert!(used(upstream.pick(&[], None)).is_some());
+            let counters = &stats.cores[0].0.upstreams[0].0;
+            let [queued, refused, waiting] = [&counters.queued, &counters.queue_refused, &counters.waiting];
+            assert_eq!([queued.value(), refused.value(), waiting.value()], [3, 2, 0]);
+        });
+    }
+
+    #[test]
+    fn waiting_ends_if_no_server_is_healthy() {
+        let (upstream, stats) = upstream_of("servers = [{ address = '10.0.0.1:1', max_connections = 1 }]");
+        run(async {
+            let _used = used(upstream.pick(&[], None)).unwrap();
+            let end = async { stats.servers[0][0].set_healthy(false) };
+            let (result, ()) = tokio::join!(upstream.wait(&[], None), end);
+            assert_eq!(result.err(), Some(Refusal::UNREACHABLE));
+            assert!(matches!(upstream.pick(&[], None), Pick::Nobody));
+        });
+    }
+}

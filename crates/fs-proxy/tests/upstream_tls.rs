@@ -1,0 +1,461 @@
+//! TLS and HTTP/2 to servers. Over loopback on kernel sockets; `af_xdp` repeats them on fastsock.
+#![cfg(feature = "http2")]
+
+mod common;
+#[path = "common/identity.rs"]
+mod identity;
+
+use bytes::Bytes;
+use common::*;
+use fs_stacks::testing::{PATIENCE, Signal, eventually};
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use identity::Identity;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use std::convert::Infallible;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
+
+/// What a server with TLS has: its configuration, and the names that clients asked for.
+#[derive(Clone)]
+struct TlsServer {
+    config: Arc<ServerConfig>,
+    names: Arc<Mutex<Vec<Option<String>>>>,
+}
+
+impl TlsServer {
+    /// With `clients`, only clients with a certificate of that authority are served.
+    fn new(identity: &Identity, clients: Option<&Identity>, protocols: &[&str]) -> Self {
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.der.clone()).unwrap();
+                let provider = Arc::new(ring::default_provider());
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
+        let mut config = builder.with_single_cert(vec![identity.der.clone()], key).unwrap();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Self { config: Arc::new(config), names: Arc::default() }
+    }
+
+    /// Starts a server that answers each request with its first line and its body's length.
+    fn start(&self) -> SocketAddr {
+        let server = self.clone();
+        backend(move |stream| {
+            let connection = ServerConnection::new(server.config.clone()).unwrap();
+            let mut stream = StreamOwned::new(connection, stream);
+            let mut bytes = Vec::new();
+            loop {
+                let mut piece = [0; 16 << 10];
+                let read = stream.read(&mut piece)?;
+                if read == 0 {
+                    return Ok(());
+                }
+                bytes.extend_from_slice(&piece[..read]);
+                let Some(end) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
+                let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+                let received = Received { head: head.clone() + "\r\n\r\n", body: Vec::new() };
+                let length = received.header("content-length").map_or(0, |length| length.parse().unwrap());
+                if bytes.len() < end + 4 + length {
+                    continue;
+                }
+                let sum: u64 = bytes[end + 4..][..length].iter().map(|&byte| u64::from(byte)).sum();
+                bytes.clear();
+                server.names.lock().unwrap().push(stream.conn.server_name().map(str::to_owned));
+                stream.write_all(&ok(format!("{} {length} {sum}", head.lines().next().unwrap())))?;
+                stream.flush()?;
+            }
+        })
+    }
+}
+
+fn start(mode: &str, servers: &str, upstream: &str) -> Proxy {
+    let ip = proxy_ip();
+    let config = write_config(&format!(
+        "metrics = \"{ip}:0\"\n[[listener]]\naddress = \"{ip}:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [{servers}]\n{upstream}\n"
+    ));
+    Proxy { program: start_program(&config), config }
+}
+
+#[test]
+fn servers_get_tls_and_their_certificate_is_verified() {
+    let identity = Identity::new();
+    let server = TlsServer::new(&identity, None, &[]);
+    let addr = server.start();
+    let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}", identity.certificate);
+    let proxy = start("http", &format!("\"{addr}\""), &tls);
+    // The lean path, hyper's, and a body that needs several records.
+    assert_eq!(body_of(&proxy.get("/lean")), "GET /lean HTTP/1.1 0 0");
+    assert_eq!(body_of(&proxy.ask("GET /odd HTTP/1.0\r\n\r\n")), "GET /odd HTTP/1.1 0 0");
+    let body = pattern(300_000);
+    let sum: u64 = body.iter().map(|&byte| u64::from(byte)).sum();
+    let head = format!("POST /up HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+    let answer = proxy.ask_bytes(&[head.as_bytes(), &body].concat());
+    assert_eq!(body_of(&answer), format!("POST /up HTTP/1.1 300000 {sum}"));
+    // Requests of the lean path use a kept connection: session tickets on it are no response.
+    for _ in 0..5 {
+        assert_eq!(body_of(&proxy.get("/again")), "GET /again HTTP/1.1 0 0");
+    }
+    assert!(identity::metric(&proxy, "fs_proxy_server_reused_total") >= 5);
+    assert!(server.names.lock().unwrap().iter().all(|name| name.as_deref() == Some("localhost")));
+    // By address: this certificate has none.
+    let by_address = start("http", &format!("\"{addr}\""), &format!("tls = {{ ca = {:?} }}", identity.certificate));
+    assert!(by_address.get("/").starts_with("HTTP/1.1 502 "));
+    assert!(by_address.program.log().contains("TLS handshake"), "{}", by_address.program.log());
+    // Another authority.
+    let stranger = Identity::new();
+    let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}", stranger.certificate);
+    let distrusts = start("http", &format!("\"{addr}\""), &tls);
+    assert!(distrusts.get("/").starts_with("HTTP/1.1 502 "));
+    assert!(distrusts.get("/").starts_with("HTTP/1.1 502 "));
+}
+
+#[test]
+fn servers_name_is_the_certificates() {
+    if !own_ip().is_loopback() {
+        return println!("skipped: this host has no name in the other namespace");
+    }
+    let identity = Identity::new();
+    let addr = TlsServer::new(&identity, None, &[]).start();
+    let named = start(
+        "http",
+        &format!("\"localhost:{}\"", addr.port()),
+        &format!("tls = {{ ca = {:?} }}", identity.certificate),
+    );
+    assert_eq!(body_of(&named.get("/named")), "GET /named HTTP/1.1 0 0");
+}
+
+#[test]
+fn health_checks_and_tcp_listeners_use_tls() {
+    let identity = Identity::new();
+    let addr = TlsServer::new(&identity, None, &[]).start();
+    let tls = format!(
+        "tls = {{ ca = {:?}, name = \"localhost\" }}\nhealth_check = {{ interval = \"50ms\", path = \"/\", fall = 1 }}",
+        identity.certificate
+    );
+    // A plain server cannot pass: its handshake fails.
+    let plain = http_backend(|_| ok("plain"));
+    let proxy = start("tcp", &format!("\"{addr}\", \"{plain}\""), &tls);
+    eventually("the plain server is unhealthy", || proxy.program.log().contains("unhealthy"));
+    for _ in 0..4 {
+        assert_eq!(body_of_one(&mut proxy.connect()), "GET / HTTP/1.1 0 0");
+    }
+}
+
+/// Sends a request on a connection to a TCP listener, and returns the body of its answer.
+fn body_of_one(stream: &mut std::net::TcpStream) -> String {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b" 0 0") {
+        let mut piece = [0; 4096];
+        let read = stream.read(&mut piece).unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&bytes));
+        bytes.extend_from_slice(&piece[..read]);
+    }
+    body_of(&String::from_utf8_lossy(&bytes)).to_owned()
+}
+
+#[test]
+fn proxy_has_a_certificate_for_servers_that_ask() {
+    let identity = Identity::new();
+    let (own, stranger) = (Identity::named(&["proxy.example"]), Identity::named(&["proxy.example"]));
+    let addr = TlsServer::new(&identity, Some(&own), &[]).start();
+    let with = |client: Option<&Identity>| {
+        let pair = client.map_or_else(String::new, |client| {
+            format!(", certificate = {:?}, key = {:?}", client.certificate, client.key)
+        });
+        let tls = format!("tls = {{ ca = {:?}, name = \"localhost\"{pair} }}", identity.certificate);
+        start("http", &format!("\"{addr}\""), &tls)
+    };
+    assert_eq!(body_of(&with(Some(&own)).get("/")), "GET / HTTP/1.1 0 0");
+    assert!(with(Some(&stranger)).get("/").starts_with("HTTP/1.1 502 "));
+    assert!(with(None).get("/").starts_with("HTTP/1.1 502 "));
+}
+
+/// A body of a response: chunks, and trailers.
+type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
+
+/// A server with HTTP/2, as gRPC's are. With `identity` over TLS.
+struct Http2Server {
+    addr: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    /// Stops its connections with GOAWAY.
+    goaway: Arc<tokio::sync::Notify>,
+}
+
+impl Http2Server {
+    fn start(identity: Option<&Identity>) -> Self {
+        let listener = std::net::TcpListener::bind((own_ip(), 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let tls = identity.map(|identity| TlsServer::new(identity, None, &["h2"]).config);
+        let (connections, goaway) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
+        let server = Self { addr, connections: connections.clone(), goaway: goaway.clone() };
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                while let Ok((stream, _)) = listener.accept().await {
+                    connections.fetch_add(1, Ordering::SeqCst);
+                    let (tls, goaway) = (tls.clone(), goaway.clone());
+                    tokio::spawn(async move {
+                        match tls {
+                            None => serve_http2(stream, goaway).await,
+                            Some(config) => {
+                                let acceptor = tokio_rustls::TlsAcceptor::from(config);
+                                if let Ok(stream) = acceptor.accept(stream).await {
+                                    serve_http2(stream, goaway).await;
+                                }
+                            }
+                        }
+                    });
+                }
+            });
+        });
+        server
+    }
+}
+
+async fn serve_http2<S>(stream: S, goaway: Arc<tokio::sync::Notify>)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    let service = hyper::service::service_fn(|request| async { Ok::<_, Infallible>(grpc(request).await) });
+    let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        _ = serving.as_mut() => {}
+        () = goaway.notified() => {
+            serving.as_mut().graceful_shutdown();
+            let _ = serving.await;
+        }
+    }
+}
+
+/// Returns each piece of the request's body at once, and trailers with what the request had.
+async fn grpc(request: Request<Incoming>) -> Response<Body> {
+    let (head, mut body) = request.into_parts();
+    let text = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+    if head.uri.path() == "/never" {
+        std::future::pending::<()>().await;
+    }
+    if head.uri.path() == "/trailers-only" {
+        let response = Response::builder().header("grpc-status", "12").body(Empty::new().boxed_unsync());
+        return response.unwrap();
+    }
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    let uri = head.uri.to_string();
+    let forbidden = ["connection", "host", "transfer-encoding"].iter().any(|name| head.headers.contains_key(*name));
+    let seen = format!("{uri} te={} via={} forbidden={forbidden}", text("te"), text("via"));
+    trailers.insert("seen", seen.parse().unwrap());
+    let (sender, receiver) = mpsc::channel(4);
+    tokio::spawn(async move {
+        while let Some(Ok(frame)) = body.frame().await {
+            let frame = match frame.into_data() {
+                Ok(data) => Frame::data(data),
+                Err(frame) => {
+                    let sent = frame.into_trailers().unwrap_or_default();
+                    trailers.extend(sent);
+                    continue;
+                }
+            };
+            if sender.send(frame).await.is_err() {
+                return;
+            }
+        }
+        let _ = sender.send(Frame::trailers(trailers)).await;
+    });
+    let frames = futures(receiver);
+    Response::builder().header("content-type", "application/grpc").body(StreamBody::new(frames).boxed_unsync()).unwrap()
+}
+
+/// Makes a stream of what a channel receives.
+fn futures(receiver: mpsc::Receiver<Frame<Bytes>>) -> Frames {
+    Frames(receiver)
+}
+
+struct Frames(mpsc::Receiver<Frame<Bytes>>);
+
+impl futures_core::Stream for Frames {
+    type Item = Result<Frame<Bytes>, Infallible>;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|frame| frame.map(Ok))
+    }
+}
+
+type Sender = hyper::client::conn::http2::SendRequest<Body>;
+
+/// Opens an HTTP/2 connection to the proxy.
+async fn open(front: &Identity, addr: SocketAddr) -> Sender {
+    let mut roots = RootCertStore::empty();
+    roots.add(front.der.clone()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (sender, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(4 * PATIENCE, test).await.expect("in time") });
+}
+
+/// Starts a proxy with HTTP/2 on both sides.
+fn start_http2(front: &Identity, server: SocketAddr, upstream: &str, top: &str) -> Proxy {
+    let config = write_config(&format!("{}http2 = true\n{upstream}\n", front.listener("http", server, top)));
+    Proxy { program: start_program(&config), config }
+}
+
+fn request(path: &str, body: Body) -> Request<Body> {
+    let request = Request::post(format!("https://a.example{path}")).header("te", "trailers");
+    request.header("content-type", "application/grpc").body(body).unwrap()
+}
+
+#[test]
+fn grpc_passes_from_end_to_end() {
+    let (front, back) = (Identity::new(), Identity::new());
+    let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}", back.certificate);
+    for (identity, upstream, scheme) in [(Some(&back), &*tls, "https"), (None, "", "http")] {
+        let server = Http2Server::start(identity);
+        let proxy = start_http2(&front, server.addr, upstream, "");
+        run(async {
+            let mut sender = open(&front, proxy.addr()).await;
+            // A stream in both directions: each message is answered before the next is sent.
+            let (messages, receiver) = mpsc::channel(4);
+            let body = StreamBody::new(futures(receiver)).boxed_unsync();
+            let asking = sender.send_request(request("/pkg.Service/Chat?x", body));
+            messages.send(Frame::data(Bytes::from_static(b"one"))).await.unwrap();
+            let mut response = asking.await.unwrap();
+            assert_eq!(response.headers()["content-type"], "application/grpc");
+            for message in ["one", "two", "three"] {
+                let frame = response.body_mut().frame().await.unwrap().unwrap();
+                assert_eq!(frame.into_data().unwrap(), message.as_bytes());
+                if let Some(next) = [("one", "two"), ("two", "three")].iter().find(|(now, _)| *now == message) {
+                    messages.send(Frame::data(Bytes::from_static(next.1.as_bytes()))).await.unwrap();
+                }
+            }
+            let mut last = HeaderMap::new();
+            last.insert("client-trailer", "yes".parse().unwrap());
+            messages.send(Frame::trailers(last)).await.unwrap();
+            drop(messages);
+            let trailers = response.body_mut().frame().await.unwrap().unwrap().into_trailers().unwrap();
+            assert_eq!(
+                (&trailers["grpc-status"], &trailers["client-trailer"]),
+                (&"0".parse().unwrap(), &"yes".parse().unwrap())
+            );
+            let seen = format!("{scheme}://a.example/pkg.Service/Chat?x te=trailers via=2 fs-proxy forbidden=false");
+            assert_eq!(trailers["seen"], seen);
+            let response = sender.send_request(request("/trailers-only", Empty::new().boxed_unsync())).await.unwrap();
+            assert_eq!(response.headers()["grpc-status"], "12");
+        });
+        // Requests of HTTP/1.1, also with a wish to switch, get HTTP/2 too, on the same connection.
+        let mut stream = front.connect(&proxy);
+        let head = "POST /one HTTP/1.1\r\nHost: b.example\r\nConnection: close, upgrade\r\nUpgrade: websocket\r\n\
+                    Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\n3\r\nabc\r\n0\r\n"), "{answer}");
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    }
+}
+
+#[test]
+fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
+    let front = Identity::new();
+    let server = Http2Server::start(None);
+    let top = "timeouts = { response = \"500ms\", idle = \"20s\" }";
+    let mut proxy = start_http2(&front, server.addr, "", top);
+    let text = |response: Response<Incoming>| async { response.into_body().collect().await.unwrap().to_bytes() };
+    run(async {
+        let clients = [open(&front, proxy.addr()).await, open(&front, proxy.addr()).await];
+        let ask = |number: usize| {
+            let mut sender = clients[number % 2].clone();
+            tokio::spawn(async move {
+                let body = Full::new(Bytes::from(pattern(number * 3000))).boxed_unsync();
+                let response = sender.send_request(request(&format!("/{number}"), body)).await.unwrap();
+                assert_eq!(text(response).await, pattern(number * 3000), "{number}");
+            })
+        };
+        for asked in (0..60).map(ask).collect::<Vec<_>>() {
+            asked.await.unwrap();
+        }
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+        // GOAWAY: no request is lost.
+        for round in 0..5 {
+            let asked: Vec<_> = (0..10).map(ask).collect();
+            server.goaway.notify_waiters();
+            for asked in asked {
+                asked.await.unwrap();
+            }
+            assert!(server.connections.load(Ordering::SeqCst) <= 2 + round);
+        }
+        // A server that does not answer: its connection gets no further requests.
+        let mut sender = clients[0].clone();
+        let response = sender.send_request(request("/never", Empty::new().boxed_unsync())).await.unwrap();
+        assert_eq!(response.status(), 504);
+        let before = server.connections.load(Ordering::SeqCst);
+        ask(7).await.unwrap();
+        assert_eq!(server.connections.load(Ordering::SeqCst), before + 1);
+    });
+    // A server that is not there.
+    let text = front.listener("http", nobody(), "");
+    std::fs::write(&proxy.config, format!("{text}http2 = true\n")).unwrap();
+    proxy.program.signal(Signal::HangUp);
+    eventually("it is in use", || proxy.program.log().contains("is in use;"));
+    run(async {
+        let sender = open(&front, proxy.addr()).await;
+        let asked = (0..30).map(|_| {
+            let mut sender = sender.clone();
+            tokio::spawn(async move {
+                sender.send_request(request("/", Empty::new().boxed_unsync())).await.unwrap().status()
+            })
+        });
+        for asked in asked.collect::<Vec<_>>() {
+            assert_eq!(asked.await.unwrap(), 502);
+        }
+    });
+    proxy.program.terminate();
+    assert!(proxy.program.wait().success());
+}
+
+#[test]
+fn server_that_offers_no_http2_is_not_used() {
+    let (front, back) = (Identity::new(), Identity::new());
+    let addr = TlsServer::new(&back, None, &["http/1.1"]).start();
+    let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}", back.certificate);
+    let proxy = start_http2(&front, addr, &tls, "");
+    run(async {
+        let mut sender = open(&front, proxy.addr()).await;
+        let response = sender.send_request(request("/", Empty::new().boxed_unsync())).await.unwrap();
+        assert_eq!(response.status(), 502);
+    });
+}
