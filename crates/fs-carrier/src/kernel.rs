@@ -62,6 +62,11 @@ pub trait Machine {
     /// Gives the processor to another thread (sched_yield(2)).
     fn yield_now(&self);
 
+    /// Returns whether more threads want the machine's processors than there are. False if nobody knows. It costs some system calls.
+    fn is_busy(&self) -> bool {
+        false
+    }
+
     /// Returns the caller's thread id, never 0.
     fn thread(&self) -> u32;
 

@@ -27,10 +27,10 @@ use crate::sys::{Quiet, Weak, credentials, receive};
 /// connect(2), about 2 µs, more often.
 const ATTEMPT_NS: u64 = 1_000_000_000;
 /// Offers that may be unanswered. A service that does not run (SIGSTOP) has their duplicates, so the kernel does not end these
-/// connections when the program closes them. More: more connections that such a service could hold; fewer: a program that opens many
-/// at once has fewer promoted, as its offers miss those of the other ends: with 8, half of 50 connections of redis-benchmark were not
-/// promoted after 2 s.
-const UNANSWERED: u32 = 64;
+/// connections when the program closes them: about 280 at most, which fill its queue. More: more memory. Fewer: a program that opens many
+/// at once has fewer promoted, as its offers miss those of the other ends: with 64, one in 13 of 1,000 connections of redis-benchmark
+/// was promoted after 1 s.
+const UNANSWERED: u32 = 1024;
 /// Attempts to get the client's lock in [`Client::forget`], each with a yield. A thread holds it for some system calls.
 const ATTEMPTS: u32 = 100;
 /// A process that may have fewer descriptors is left alone: the connection's would be one of those that it counts on.

@@ -48,7 +48,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { wait: Duration::from_millis(250), offers_of_process: 64, offers: 512, ends: 60_000, clients: 8192 }
+        Limits { wait: Duration::from_millis(250), offers_of_process: 1024, offers: 4096, ends: 60_000, clients: 8192 }
     }
 }
 

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
 };
+use rustix::process::{Resource, Rlimit};
 
 /// A client without the client half.
 struct Raw(OwnedFd);
@@ -157,11 +158,24 @@ fn ends_of_pairs_are_bounded() {
 /// A client has a bound of its own: a service that does not answer gets few descriptors.
 #[test]
 fn stopped_service_gets_few_offers() {
+    let may = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: may.maximum, ..may }).expect("more descriptors");
     let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
     let client = service.client();
-    let connections: Vec<_> = (0..80).map(|_| connection()).collect();
-    let offered = connections.iter().filter(|(a, _)| client.offer(a.as_fd(), carried(a)).is_some()).count();
-    assert_eq!(offered, 64);
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut connections = Vec::new();
+    for _ in 0..1024 {
+        let new = connection();
+        // Its queue is full.
+        while client.offer(new.0.as_fd(), carried(&new.0)).is_none() {
+            assert!(Instant::now() < end, "{} offers", connections.len());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        connections.push(new);
+    }
+    let (a, _b) = connection();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(client.offer(a.as_fd(), carried(&a)).is_none());
 }
 
 /// A program that closes all its descriptors, and opens others under their numbers.

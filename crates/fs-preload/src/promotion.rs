@@ -21,11 +21,12 @@ use crate::socket::Socket;
 use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::{Guarded, without_signals};
 use crate::sys::kernel::Fd;
+use crate::sys::load;
 use crate::table;
 use crate::{confined, process, report};
 
 /// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
-const OUTSTANDING: usize = 64;
+const OUTSTANDING: usize = 1024;
 /// Sides in one page.
 const SIDES: usize = 32;
 /// The longest wait for the service where calls wait for it.
@@ -36,7 +37,7 @@ const TCP_ESTABLISHED: u8 = 1;
 const READINGS: u32 = 3;
 
 static CLIENT: OnceLock<Client> = OnceLock::new();
-static STATE: Guarded<Promotions> = Guarded::new(Promotions { offers: [const { None }; OUTSTANDING], sides: None });
+static STATE: Guarded<Promotions> = Guarded::new(Promotions { offers: Vec::new(), sides: None });
 
 /// An offer that was made.
 struct Outstanding {
@@ -47,7 +48,8 @@ struct Outstanding {
 }
 
 struct Promotions {
-    offers: [Option<Outstanding>; OUTSTANDING],
+    /// A place of each, at most [`OUTSTANDING`].
+    offers: Vec<Option<Outstanding>>,
     /// Sides that are not used yet. A used one is not used again: a child of fork(2) may still have it.
     sides: Option<(std::sync::Arc<SideTable>, usize)>,
 }
@@ -64,6 +66,20 @@ impl Promotions {
         let side = table.side(0);
         self.sides = Some((table, 1));
         side
+    }
+
+    /// Returns a place for an offer, if there is one.
+    fn free_place(&mut self) -> Option<usize> {
+        let is_free = |place: &Option<Outstanding>| place.is_none();
+        if let Some(i) = self.offers.iter().position(is_free) {
+            return Some(i);
+        }
+        if self.offers.len() == OUTSTANDING {
+            self.drop_stale();
+            return self.offers.iter().position(is_free);
+        }
+        self.offers.push(None);
+        Some(self.offers.len() - 1)
     }
 
     /// Takes the answers that have come.
@@ -181,8 +197,9 @@ pub(crate) fn unlock() {
 /// Called in a new child, which does not own its parent's offers.
 pub(crate) fn begin_child() {
     STATE.break_lock();
+    load::unlock();
     STATE.with(|state| {
-        state.offers = [const { None }; OUTSTANDING];
+        state.offers = Vec::new();
         // The parent continues to use it.
         core::mem::forget(state.sides.take());
     });
@@ -271,11 +288,17 @@ pub(crate) fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
     };
     let Some(client) = CLIENT.get() else { return never() };
     let kernel = Fd::new(fd);
-    if slot.forks() != process::forks() || kernel.tcp_info().is_err() {
+    if slot.forks() != process::forks() {
         return never();
     }
-    if !slot.is_alone() {
-        return;
+    // First: with many connections, most of the attempts end here.
+    match STATE.try_with(|state| state.free_place().is_some()) {
+        Some(true) if slot.is_alone() => {}
+        Some(true) | None => return,
+        Some(false) => return slot.retry_offer(),
+    }
+    if kernel.tcp_info().is_err() {
+        return never();
     }
     let Some(carried) = (0..READINGS).find_map(|_| exact::carried(&kernel)) else { return };
     if carried != slot.carried() {
@@ -289,15 +312,13 @@ pub(crate) fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
         // Answers for sockets that were closed since: no other call may take them.
         state.collect(client);
         state.drop_stale();
-        let place = state.offers.iter_mut().find(|place| place.is_none());
-        let number = place.as_ref().and_then(|_| client.offer(kernel.borrow(), carried));
-        let Some(place) = place else { return slot.retry_offer() };
-        let Some(number) = number else {
+        let Some(place) = state.free_place() else { return slot.retry_offer() };
+        let Some(number) = client.offer(kernel.borrow(), carried) else {
             // The socket's earlier offers are unanswered, or there is no service.
             return if client.is_waiting() { slot.retry_offer() } else { slot.postpone_offer() };
         };
         slot.offer.store(number.0, Ordering::Relaxed);
-        *place = Some(Outstanding { number, fd, generation: visit.generation(), answer: None });
+        state.offers[place] = Some(Outstanding { number, fd, generation: visit.generation(), answer: None });
         slot.change(visit.generation(), &[Kind::Watched], Kind::Offered);
     });
 }

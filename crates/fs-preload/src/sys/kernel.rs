@@ -172,6 +172,11 @@ macro_rules! machine {
                 super::threads::yield_now();
             }
 
+            #[cold]
+            fn is_busy(&self) -> bool {
+                super::load::is_busy()
+            }
+
             #[inline]
             fn thread(&self) -> u32 {
                 Real(()).thread()

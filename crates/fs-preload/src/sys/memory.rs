@@ -12,8 +12,9 @@ use libc::{iovec, msghdr};
 use super::errno::errno;
 use crate::confined;
 
-/// Remembered pages. More: cache lines; fewer: buffers of many connections displace each other, and cost a system call of 0.3 µs.
-const REMEMBERED: usize = 1024;
+/// Remembered pages, 8 bytes each, which are touched if a page is used. More: memory; fewer: buffers of many connections displace each
+/// other, and cost a system call of 0.3 µs: with 1,024, a sixth of redis-server's time for 1,000 clients.
+const REMEMBERED: usize = 16 << 10;
 const PAGE_SHIFT: u32 = 12;
 /// More pieces than this are EINVAL (`UIO_MAXIOV` of <linux/uio.h>).
 const MAX_PIECES: usize = 1024;

@@ -8,6 +8,7 @@ mod exports;
 pub(crate) mod guarded;
 pub(crate) mod heap;
 pub(crate) mod kernel;
+pub(crate) mod load;
 pub(crate) mod memory;
 #[macro_use]
 pub(crate) mod real;

@@ -225,12 +225,11 @@ impl<K: Kernel> Hot<K> {
             return own;
         }
         // One pass over the list: with 1,000 hot connections, a search for each event would cost more than the scan.
-        let bit = |data: u64| 1_u64 << (data.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58);
         let reported = &mut events[own..];
-        let filter = reported.iter().fold(0, |all, event| all | bit(event.data));
+        let filter = Filter::of(reported);
         let mut one_shots = false;
         for entry in &mut self.list {
-            if filter & bit(entry.data) != 0
+            if filter.may_have(entry.data)
                 && let Some(event) = reported.iter_mut().find(|event| { event.data } == entry.data)
             {
                 entry.member.pair().report_readable();
@@ -275,18 +274,51 @@ impl<K: Kernel> Hot<K> {
 
 /// Joins events of `events[own..]` with those of the same connections in `events[..own]`. Returns the number of events that are left.
 pub(super) fn join(events: &mut [Event], own: usize) -> usize {
+    if own == 0 || own == events.len() {
+        return events.len();
+    }
+    let filter = Filter::of(&events[..own]);
     let mut left = own;
     for i in own..events.len() {
         let event = events[i];
-        match events[..own].iter_mut().find(|known| { known.data } == event.data) {
-            Some(known) => known.events |= event.events,
-            None => {
-                events[left] = event;
-                left += 1;
-            }
+        if filter.may_have(event.data)
+            && let Some(known) = events[..own].iter_mut().find(|known| { known.data } == event.data)
+        {
+            known.events |= event.events;
+        } else {
+            events[left] = event;
+            left += 1;
         }
     }
     left
+}
+
+/// Which data some events have: false positives are possible. A search in hundreds of events for each of hundreds would take longer than all
+/// else in a call.
+struct Filter([u64; FILTER_WORDS]);
+
+/// More: more to clear for each call; fewer: with 1,000 events, most searches are in vain.
+const FILTER_WORDS: usize = 128;
+
+impl Filter {
+    fn of(events: &[Event]) -> Self {
+        let mut filter = Filter([0; FILTER_WORDS]);
+        for event in events {
+            let (word, bit) = Self::place(event.data);
+            filter.0[word] |= bit;
+        }
+        filter
+    }
+
+    fn may_have(&self, data: u64) -> bool {
+        let (word, bit) = Self::place(data);
+        self.0[word] & bit != 0
+    }
+
+    fn place(data: u64) -> (usize, u64) {
+        let hash = data.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((hash >> 57) as usize % FILTER_WORDS, 1 << (hash >> 51 & 63))
+    }
 }
 
 impl<K: Kernel> Entry<K> {
