@@ -29,7 +29,7 @@ struct Arguments {
 /// if every part could be measured: a missed goal is a figure, not a failure.
 pub fn main(name: &'static str, about: &'static str, parts: &[Part], plans: [Plan; 2]) -> ExitCode {
     let names = PossibleValuesParser::new(parts.iter().map(|&(name, _)| name));
-    let command = Arguments::augment_args(Command::new(name).about(about));
+    let command = Arguments::augment_args(Command::new(name)).about(about);
     let matches = command.mut_arg("parts", |argument| argument.value_parser(names)).get_matches();
     let measured = Arguments::from_arg_matches(&matches).map_err(anyhow::Error::from);
     crate::exit_code(measured.and_then(|arguments| measure(parts, plans, &arguments)))

@@ -97,6 +97,54 @@ fn connections_between_users_get_a_ring() -> Result<()> {
     })
 }
 
+/// Makes a container that shares the network: mounts, processes, IPC and host name of its own, another root folder, and nothing in /tmp
+/// but the folder of the test.
+const CONTAINER: &str = "set -e
+mount --make-rprivate /
+mount --rbind / \"$0\"
+mount -t proc p \"$0/proc\"
+mkdir -p \"$0$1\"
+mount -t tmpfs t \"$0/tmp\"
+mkdir -p \"$0$1\"
+mount --bind \"$1\" \"$0$1\"
+hostname contained
+dir=$0
+shift
+exec chroot \"$dir\" \"$@\"";
+
+/// Returns a command of root in a container with the library.
+fn contained(lab: &Lab, daemon: &Daemon, name: &str) -> Result<Command> {
+    let root = lab.dir().join(format!("root-{name}"));
+    std::fs::create_dir_all(&root)?;
+    let mut command = lab.command(Ns::Host, "unshare");
+    command.args(["--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "sh", "-c", CONTAINER]);
+    command.arg(&root).arg(lab.dir()).arg("env").args(daemon.environment());
+    Ok(command)
+}
+
+#[test]
+fn connections_of_containers_in_one_network_get_a_ring() -> Result<()> {
+    let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
+    lab.check(|lab| {
+        let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
+        for (port, is_server_contained, is_client_contained) in
+            [(7621, true, false), (7622, false, true), (7623, true, true)]
+        {
+            let command = |name: &str, is_contained: bool| match is_contained {
+                true => contained(lab, &daemon, &format!("{name}-{port}")),
+                false => Ok(command_of(lab, &daemon, Ns::Host, "nobody")),
+            };
+            let mut serving = serve(lab, command("server", is_server_contained)?, "127.0.0.1", port, "contained")?;
+            let mut asking = ask(lab, command("client", is_client_contained)?, "127.0.0.1", port)?;
+            let pairs = daemon.with_ring(lab, port)?;
+            ensure!(pairs.len() == 1 && pairs[0].ring_bytes > 0, "{port}: {pairs:?}");
+            asking.kill()?;
+            serving.kill()?;
+        }
+        daemon.stop()
+    })
+}
+
 /// Two namespaces with the same address and port, and one daemon: each client reaches the server of
 /// its own namespace, by a ring. A client of another host's namespace reaches it by the kernel.
 #[test]

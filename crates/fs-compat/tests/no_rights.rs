@@ -43,6 +43,36 @@ fn environment_selects_the_kernel() {
     }
 }
 
+/// Not only the last one that polled is woken for connections that come at once.
+#[test]
+fn several_tasks_accept_from_one_listener() {
+    let runtime = Runtime::builder().link(LinkChoice::Kernel).pin(false).build().unwrap();
+    let run = runtime.run(|_| async {
+        let listener = std::rc::Rc::new(fs_compat::TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let at = listener.local_addr().unwrap();
+        let accept = |_| {
+            let listener = listener.clone();
+            fs_rt::spawn_local(async move { listener.accept().await.unwrap().1 })
+        };
+        let mut tasks: Vec<_> = (0..4).map(accept).collect();
+        for _ in 0..10 {
+            fs_rt::turn().await;
+        }
+        // The last one that waits goes away, and has been the only one that tokio knows.
+        tasks.pop().unwrap().abort();
+        let clients: Vec<_> = (0..3).map(|_| std::net::TcpStream::connect(at).unwrap()).collect();
+        let mut accepted = Vec::new();
+        for task in tasks {
+            let peer = tokio::time::timeout(Duration::from_secs(20), task).await.expect("a task waits for ever");
+            accepted.push(peer.unwrap());
+        }
+        let mut peers: Vec<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();
+        (accepted.sort(), peers.sort());
+        assert_eq!(accepted, peers);
+    });
+    run.unwrap();
+}
+
 #[test]
 fn unknown_value_in_environment_is_an_error() {
     if is_inner("unknown_value_in_environment_is_an_error", ("FASTSOCK_LINK", "kernal")) {

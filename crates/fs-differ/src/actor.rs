@@ -46,6 +46,7 @@ impl Stage {
             numbers(&self.replies),
             self.text.to_string(),
             names::base().to_string(),
+            storm::progress_file().to_string(),
             slots.join(","),
         ]
     }
@@ -67,9 +68,10 @@ pub fn resume(words: &[String]) -> Option<()> {
             })
             .collect()
     };
-    let [actor, commands, replies, text, base, slots] = words else { return None };
+    let [actor, commands, replies, text, base, progress, slots] = words else { return None };
     let stage = Stage { commands: pairs(commands)?, replies: pairs(replies)?, text: text.parse().ok()? };
     names::set_base(base.parse().ok()?);
+    storm::map_progress(progress.parse().ok()?);
     for (index, descriptor) in slots.split(',').enumerate() {
         calls::put(index as i32, descriptor.parse().ok()?);
     }

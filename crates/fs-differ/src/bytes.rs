@@ -88,6 +88,12 @@ impl Maker {
         self.push(Call::Recv, &[slot as i32, form, length, flags]);
     }
 
+    /// Returns true if a recv of very much data may sleep: how much is there when it wakes is the scheduler's.
+    pub(crate) fn has_large_reader(&self) -> bool {
+        let is_large = |step: &Step| step.call == Call::Recv && step.args[2] > 5000;
+        self.steps.iter().any(is_large)
+    }
+
     /// A connection with unread ring bytes is reset when another image or process gets it (docs/PRELOAD.md).
     pub(crate) fn drain_before_hand_over(&mut self, slot: usize) {
         if self.held[slot] == SlotContent::Connection && !self.blocking {

@@ -74,6 +74,9 @@ pub fn perform(number: usize, step: &Step) -> String {
         Call::Serve => traffic::serve(slot(0), arg(1), arg(2), arg(3) == 1),
         Call::Dial => traffic::dial([arg(0), arg(1)], arg(2), arg(3), arg(4), arg(5) == 1, number),
         Call::Churn => traffic::churn(slot(0), arg(1), arg(2)),
+        Call::Calls => process::set_calls(arg(0)),
+        Call::ServeLoop => traffic::serve_loop(slot(0), arg(1), arg(2)),
+        Call::DialLoop => traffic::dial_loop([arg(0), arg(1)], arg(2), [arg(3), arg(4), arg(5)], arg(6), number),
         Call::Fork | Call::Thread | Call::Exec | Call::ExecPlain | Call::Exit | Call::Signal => "not here".into(),
     };
     for (signal, count) in calls::signals() {

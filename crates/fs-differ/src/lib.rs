@@ -11,6 +11,7 @@ mod foreign;
 pub mod generate;
 pub mod interpret;
 pub mod judge;
+mod loops;
 pub mod program;
 pub mod random;
 mod readiness;

@@ -115,6 +115,10 @@ calls! {
     Brood "brood" (Number, Number, One(NEWS)),
     Doze "doze" (Slot, Number, One(DOZE)),
     ReactChild "react_child" (One(DOES), Slot, One(INSTALLED)),
+    // Event loops with many connections
+    Calls "calls" (Number),
+    ServeLoop "serve_loop" (Slot, Number, Bits(LOOP)),
+    DialLoop "dial_loop" (One(HOST), One(PORT), Number, Number, Number, Number, Bits(LOOP)),
 }
 
 /// Number of slots of a process.

@@ -25,11 +25,11 @@ impl Request {
         format!("{} {}\n{}", self.patience, self.base, self.text).into_bytes()
     }
 
-    /// Returns the time in milliseconds after which it counts as hanging. A storm of signals may
-    /// last while it makes progress.
+    /// Returns the time in milliseconds after which it counts as hanging. A storm of signals, or
+    /// loops with many connections, may last while they make progress.
     pub fn limit(&self) -> i32 {
         let is_storm = self.text.lines().next().is_some_and(|head| head.ends_with("mode=signals"));
-        if is_storm { 15_000 } else { 4000 }
+        if is_storm || self.text.contains(": serve_loop ") { 15_000 } else { 4000 }
     }
 
     fn parse(frame: &[u8]) -> Option<Request> {

@@ -7,6 +7,8 @@ const LISTENER: usize = 0;
 const SETS: [usize; 3] = [1, 2, 3];
 /// The first slot of connections: clients have the even slots, accepted sockets the odd ones.
 const ENDS: usize = 4;
+/// TCP_INQ, in `OPTION`.
+const INQ: i32 = 23;
 
 impl Maker {
     /// Generates programs of one process with only connections, their listener and sets in its
@@ -31,7 +33,7 @@ impl Maker {
         // Without a place for it, an event of the kernel's joins its ring's in a later call, as a second edge (docs/PRELOAD.md, E4).
         let has_edges = self.random.percent(60);
         for pair in 0..pairs {
-            self.join(ENDS + 2 * pair, family, host);
+            self.join(ENDS + 2 * pair, family, host, has_rings);
             self.push(Call::Accept, &[LISTENER as i32, (ENDS + 2 * pair + 1) as i32, 1, libc::SOCK_NONBLOCK]);
             if has_rings && self.random.percent(80) {
                 self.warm();
@@ -75,7 +77,7 @@ impl Maker {
                     // With a waiting connection the listener is ready.
                     let slot = ENDS + self.random.below(ends / 2) * 2;
                     self.push(Call::Close, &[slot as i32]);
-                    self.join(slot, family, host);
+                    self.join(slot, family, host, has_rings);
                 }
                 96..98 => {
                     let slot = ENDS + self.random.below(ends / 2) * 2 + 1;
@@ -102,10 +104,14 @@ impl Maker {
     }
 
     /// Connects to the listener, which completes at once.
-    fn join(&mut self, slot: usize, family: i32, host: i32) {
+    fn join(&mut self, slot: usize, family: i32, host: i32, may_have_ring: bool) {
         self.push(Call::Socket, &[slot as i32, family, 0]);
         self.push(Call::Connect, &[slot as i32, host, 0]);
         self.push(Call::SetFl, &[slot as i32, libc::SOCK_NONBLOCK]);
+        if !may_have_ring {
+            // A connection with this option is never promoted, and recv(2) does not show it.
+            self.push(Call::SetOption, &[slot as i32, INQ, 1]);
+        }
         self.held[slot] = SlotContent::Connection;
     }
 

@@ -206,6 +206,49 @@ pub const CHURN_SPARE: i32 = 1 << 10;
 /// posix_spawn(3).
 pub const CHURN_SPAWN: i32 = 1 << 11;
 
+/// How an event loop with many connections works.
+pub const LOOP: &[Named] = &[
+    ("level", LOOP_LEVEL),
+    ("out", LOOP_OUT),
+    ("rdhup", LOOP_HANG_UP),
+    ("oneshot", LOOP_ONCE),
+    ("short", LOOP_SHORT),
+    ("few", LOOP_FEW),
+    ("spin", LOOP_SPIN),
+    ("timed", LOOP_TIMED),
+    ("worker", LOOP_WORKER),
+    ("two", LOOP_TWO),
+    ("part", LOOP_PART),
+    ("small", LOOP_SMALL),
+    ("del", LOOP_DELETE),
+];
+/// Level-triggered, not edge-triggered.
+pub const LOOP_LEVEL: i32 = 1;
+/// EPOLLOUT is registered from the beginning, and not after a send that found no room.
+pub const LOOP_OUT: i32 = 1 << 1;
+/// EPOLLRDHUP is registered.
+pub const LOOP_HANG_UP: i32 = 1 << 2;
+/// EPOLLONESHOT: the registration is renewed after each event.
+pub const LOOP_ONCE: i32 = 1 << 3;
+/// A receive that does not fill the buffer is the last one until the next event, as in tokio.
+pub const LOOP_SHORT: i32 = 1 << 4;
+/// epoll_wait(2) has a place for one event.
+pub const LOOP_FEW: i32 = 1 << 5;
+/// epoll_wait(2) never waits.
+pub const LOOP_SPIN: i32 = 1 << 6;
+/// epoll_wait(2) waits for 2 ms at a time.
+pub const LOOP_TIMED: i32 = 1 << 7;
+/// Another thread sends and receives.
+pub const LOOP_WORKER: i32 = 1 << 8;
+/// Two threads wait in the set.
+pub const LOOP_TWO: i32 = 1 << 9;
+/// After one receive the other connections come first, as in nginx.
+pub const LOOP_PART: i32 = 1 << 10;
+/// Receives have a small buffer.
+pub const LOOP_SMALL: i32 = 1 << 11;
+/// EPOLL_CTL_DEL comes before close(2).
+pub const LOOP_DELETE: i32 = 1 << 12;
+
 /// Treatment of a signal.
 pub const HANDLER: &[Named] = &[("plain", 0), ("restart", 1), ("ignore", 2)];
 

@@ -7,6 +7,7 @@ use fs_differ::program::{ACTORS, Call, Program, Step};
 use fs_differ::serve::Request;
 use fs_differ::shrink::shrink;
 use fs_differ::sys::process;
+use fs_differ::values::{LOOP_LEVEL, LOOP_ONCE, LOOP_TWO, LOOP_WORKER};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -150,6 +151,26 @@ fn programs_with_signals_end_in_any_order() {
         assert_eq!(timers.len(), of(Call::Timer).count(), "{program}");
     }
     assert!(threads > 10_000, "{threads}");
+}
+
+/// Servers accept exactly as many connections as are made, and no poller spins over an event that another thread handles.
+#[test]
+fn event_loops_end() {
+    let mut connections = 0;
+    for seed in 0..5_000 {
+        let program = generate(seed, "loops");
+        let of = |call: Call| program.steps.iter().filter(move |step| step.call == call);
+        let sum = |call, place: usize| of(call).map(|step| step.args[place]).sum::<i32>();
+        assert_eq!(sum(Call::ServeLoop, 1), sum(Call::DialLoop, 2), "{program}");
+        assert!(sum(Call::DialLoop, 2) <= 128, "more than the queue takes: {program}");
+        connections += sum(Call::DialLoop, 2);
+        for step in of(Call::ServeLoop).chain(of(Call::DialLoop)) {
+            let how = step.args[step.args.len() - 1];
+            let is_shared = how & (LOOP_WORKER | LOOP_TWO) != 0;
+            assert!(!is_shared || how & (LOOP_LEVEL | LOOP_ONCE) != LOOP_LEVEL, "{program}");
+        }
+    }
+    assert!(connections > 50_000, "{connections}");
 }
 
 /// A shell that runs a command in the background passes it a descriptor of its own.

@@ -353,7 +353,7 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
 
 fn finish(fd: RawFd, slot: &'static Slot, visit: Visit, socket: Option<Socket>) -> bool {
     let generation = visit.generation();
-    let Some(socket) = socket.filter(|socket| set::join_registered(slot, socket)) else {
+    let Some(socket) = socket.filter(|socket| set::join_registered(fd, slot, socket)) else {
         slot.change(generation, &[Kind::Promoting], Kind::Plain);
         return false;
     };

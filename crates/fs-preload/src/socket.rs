@@ -1,5 +1,6 @@
 //! A promoted socket: what data calls do with it.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -48,6 +49,8 @@ pub(crate) struct Socket {
 pub(crate) struct Membership {
     /// The set's identity ([`crate::set::Polled::id`]).
     pub(crate) id: u64,
+    /// The number under which the set has it: two numbers of one socket are two registrations.
+    pub(crate) fd: RawFd,
     /// The process's generation. In a child, `set` and `member` are the parent's, in which one of its threads may have been.
     pub(crate) generation: u32,
     pub(crate) set: Arc<Set<Fd>>,
@@ -59,6 +62,10 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
+    fn is_at(&self, id: u64, fd: RawFd) -> bool {
+        (self.id, self.fd) == (id, fd)
+    }
+
     /// The socket is in the set no more.
     pub(crate) fn leave(self) {
         if self.generation != process::generation() {
@@ -293,9 +300,9 @@ impl Socket {
 
     /// Joins a set that contains the socket. The caller has told the kernel.
     pub(crate) fn add_membership(&self, new: Membership) {
-        let id = new.id;
+        let (id, fd) = (new.id, new.fd);
         let before = self.with_memberships(|all| {
-            let is_before = |membership: &Membership| membership.id == id || membership.is_left;
+            let is_before = |membership: &Membership| membership.is_at(id, fd) || membership.is_left;
             let before = all.iter().position(is_before).map(|i| all.swap_remove(i));
             all.push(new);
             before
@@ -306,33 +313,48 @@ impl Socket {
     }
 
     /// The application changes a registration's events.
-    pub(crate) fn change_membership(&self, id: u64, events: u32, data: u64) {
+    pub(crate) fn change_membership(&self, id: u64, fd: RawFd, events: u32, data: u64) {
         self.with_memberships(|all| {
-            if let Some(membership) = all.iter_mut().find(|membership| membership.id == id) {
+            if let Some(membership) = all.iter_mut().find(|membership| membership.is_at(id, fd)) {
                 (membership.events, membership.data, membership.is_left) = (events, data, false);
             }
         });
     }
 
-    /// Returns the membership in one set.
-    pub(crate) fn membership(&self, id: u64) -> Option<Membership> {
-        self.any_membership(id).filter(|membership| !membership.is_left)
+    /// Returns the membership in one set under this number.
+    pub(crate) fn membership(&self, id: u64, fd: RawFd) -> Option<Membership> {
+        self.find_membership(|membership| membership.is_at(id, fd) && !membership.is_left)
+    }
+
+    /// Returns true if the set contains the socket, under any number.
+    pub(crate) fn is_in(&self, id: u64) -> bool {
+        self.find_membership(|membership| membership.id == id && !membership.is_left).is_some()
+    }
+
+    /// Returns a membership in one set from before a fork, under any number.
+    pub(crate) fn membership_of_parent(&self, id: u64) -> Option<Membership> {
+        let generation = process::generation();
+        self.find_membership(|membership| {
+            membership.id == id && !membership.is_left && membership.generation != generation
+        })
     }
 
     /// Returns the membership in a set that the socket has left, to be used again.
-    pub(crate) fn left_membership(&self, id: u64) -> Option<Membership> {
-        self.any_membership(id)
-            .filter(|membership| membership.is_left && membership.generation == process::generation())
+    pub(crate) fn left_membership(&self, id: u64, fd: RawFd) -> Option<Membership> {
+        let generation = process::generation();
+        self.find_membership(|membership| {
+            membership.is_at(id, fd) && membership.is_left && membership.generation == generation
+        })
     }
 
-    fn any_membership(&self, id: u64) -> Option<Membership> {
-        self.with_memberships(|all| all.iter().find(|membership| membership.id == id).cloned()).flatten()
+    fn find_membership(&self, is_it: impl Fn(&Membership) -> bool) -> Option<Membership> {
+        self.with_memberships(|all| all.iter().find(|membership| is_it(membership)).cloned()).flatten()
     }
 
     /// The socket leaves one set. Returns the membership as it was.
-    pub(crate) fn leave_membership(&self, id: u64) -> Option<Membership> {
+    pub(crate) fn leave_membership(&self, id: u64, fd: RawFd) -> Option<Membership> {
         self.with_memberships(|all| {
-            let membership = all.iter_mut().find(|membership| membership.id == id && !membership.is_left)?;
+            let membership = all.iter_mut().find(|membership| membership.is_at(id, fd) && !membership.is_left)?;
             let before = membership.clone();
             membership.is_left = true;
             Some(before)
@@ -352,7 +374,7 @@ impl Socket {
     /// E6: epoll_ctl(2) of a socket that is hot in this set, without the kernel.
     pub(crate) fn defer(&self, call: SetCall, id: u64, fd: i32, operation: i32, event: (u32, u64)) -> bool {
         self.with_memberships(|all| {
-            let Some(membership) = all.iter_mut().find(|membership| membership.id == id) else { return false };
+            let Some(membership) = all.iter_mut().find(|membership| membership.is_at(id, fd)) else { return false };
             let registered = match (operation, membership.is_left) {
                 (libc::EPOLL_CTL_MOD, false) => Some(event),
                 (libc::EPOLL_CTL_DEL, false) => None,

@@ -44,8 +44,13 @@ impl List {
                         self.sockets.push((place, held));
                         return;
                     }
-                    Body::Set(polled) if polled.leave_to_kernel() && wants_bytes => self.ready_sets.push(place),
-                    Body::Socket(_) | Body::Set(_) => {}
+                    Body::Set(polled) => match polled.leave_to_kernel() {
+                        true if wants_bytes => self.ready_sets.push(place),
+                        true => {}
+                        // A set that showed bytes which were read since.
+                        false => _ = polled.show_rest(fd),
+                    },
+                    Body::Socket(_) => {}
                 }
                 held.release();
             }

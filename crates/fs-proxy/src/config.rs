@@ -5,6 +5,11 @@
 mod check;
 mod edits;
 mod listener;
+#[cfg(feature = "dns")]
+mod lookup;
+#[cfg(not(feature = "dns"))]
+#[path = "config/no_lookup.rs"]
+mod lookup;
 #[cfg(test)]
 mod tests;
 mod upstream;
@@ -210,9 +215,9 @@ impl Config {
         next.finish(file, self.text.clone()).map(Some)
     }
 
-    /// Returns how often names are looked up, if there are any.
+    /// Returns when names are looked up again, if there are any.
     pub(crate) fn lookup_interval(&self) -> Option<Duration> {
-        self.upstreams.iter().filter(|upstream| upstream.has_names()).map(|upstream| upstream.lookup_interval).min()
+        self.upstreams.iter().filter(|upstream| upstream.has_names()).map(UpstreamConfig::lookup_interval).min()
     }
 
     /// Reads the files that `tls` of listeners and upstreams name.

@@ -5,8 +5,10 @@ mod common;
 
 use common::*;
 use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 /// Starts the program with these files as /etc/hosts and /etc/resolv.conf.
 const WITH_FILES: &str =
@@ -46,7 +48,9 @@ fn names_are_looked_up_again() {
          [[upstream]]\nname = \"u\"\nservers = [\"web.test:{}\"]\nlookup_interval = \"50ms\"\n",
         first.port()
     ));
-    let Some(proxy) = start(&config, &hosts, Path::new("/etc/resolv.conf")) else { return };
+    // It knows nothing.
+    let Some(resolv_conf) = name_server(80, Arc::default()) else { return };
+    let Some(proxy) = start(&config, &hosts, &resolv_conf) else { return };
     let bodies = || (0..6).map(|_| body_of(&proxy.get("/")).to_owned()).collect::<std::collections::BTreeSet<_>>();
     assert!(bodies().into_iter().eq(["first"]));
     point(&[first, second]);
@@ -58,6 +62,113 @@ fn names_are_looked_up_again() {
     eventually("it is logged", || proxy.program.log().contains("the previous addresses stay in use"));
     assert!(bodies().into_iter().eq(["second"]));
     std::fs::remove_file(hosts).unwrap();
+    std::fs::remove_file(resolv_conf).unwrap();
+}
+
+/// A record of the DNS: its name, type, time to live and data.
+type Record = (&'static str, u16, u32, Vec<u8>);
+const A: u16 = 1;
+const SRV: u16 = 33;
+
+fn wire(name: &str) -> Vec<u8> {
+    let mut wire: Vec<u8> =
+        name.split('.').flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat()).collect();
+    wire.push(0);
+    wire
+}
+
+/// Starts a name server with these records. Returns the file that names it, or `None` without root.
+fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<PathBuf> {
+    // An address of this test alone.
+    let own = format!("127.{last}.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
+    let Ok(socket) = UdpSocket::bind((&*own, 53)) else {
+        println!("skipped: needs root");
+        return None;
+    };
+    std::thread::spawn(move || {
+        let mut query = [0; 512];
+        while let Ok((_, from)) = socket.recv_from(&mut query) {
+            let end = 12 + query[12..].iter().position(|&byte| byte == 0).unwrap();
+            let (name, kind) = (&query[12..=end], u16::from_be_bytes([query[end + 1], query[end + 2]]));
+            let records = records.lock().unwrap();
+            let found: Vec<&Record> =
+                records.iter().filter(|record| record.1 == kind && wire(record.0).eq_ignore_ascii_case(name)).collect();
+            let mut answer = [&query[..2], &[0x81, 0x80, 0, 1, 0, found.len() as u8, 0, 0, 0, 0]].concat();
+            answer.extend_from_slice(&query[12..end + 5]);
+            for (_, kind, ttl, data) in found {
+                // The name of the question.
+                answer.extend_from_slice(&[0xc0, 12]);
+                answer.extend_from_slice(&kind.to_be_bytes());
+                answer.extend_from_slice(&[0, 1]);
+                answer.extend_from_slice(&ttl.to_be_bytes());
+                answer.extend_from_slice(&(data.len() as u16).to_be_bytes());
+                answer.extend_from_slice(data);
+            }
+            socket.send_to(&answer, from).unwrap();
+        }
+    });
+    let resolv_conf = temp_path("resolv.conf");
+    std::fs::write(&resolv_conf, format!("nameserver {own}\noptions timeout:1 attempts:2\n")).unwrap();
+    Some(resolv_conf)
+}
+
+/// Starts a proxy whose servers are these names.
+fn start_with(servers: &str, resolv_conf: &Path) -> Option<Proxy> {
+    let config = write_config(&format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [{servers}]\n"
+    ));
+    let hosts = temp_path("hosts");
+    std::fs::write(&hosts, "").unwrap();
+    let proxy = start(&config, &hosts, resolv_conf);
+    // The mounts keep both files.
+    std::fs::remove_file(hosts).unwrap();
+    std::fs::remove_file(resolv_conf).unwrap();
+    proxy
+}
+
+/// Returns how often each server is used.
+fn served(proxy: &Proxy, times: usize) -> BTreeMap<String, usize> {
+    let mut served = BTreeMap::new();
+    for _ in 0..times {
+        *served.entry(body_of(&proxy.get("/")).to_owned()).or_default() += 1;
+    }
+    served
+}
+
+#[cfg(feature = "dns")]
+#[test]
+fn records_hold_for_their_time_to_live() {
+    let first = at("127.0.0.1", 0, "first");
+    at("127.0.0.2", first.port(), "second");
+    let records = Arc::new(Mutex::new(vec![("web.test", A, 1, vec![127, 0, 0, 1])]));
+    let Some(resolv_conf) = name_server(78, records.clone()) else { return };
+    let Some(proxy) = start_with(&format!("\"web.test:{}\"", first.port()), &resolv_conf) else { return };
+    assert!(served(&proxy, 4).keys().eq(["first"]));
+    records.lock().unwrap()[0].3 = vec![127, 0, 0, 2];
+    eventually("the other address is used", || served(&proxy, 4).keys().eq(["second"]));
+}
+
+#[cfg(feature = "dns")]
+#[test]
+fn services_have_weights_and_priorities() {
+    let [heavy, light, spare] = [("127.0.0.1", "heavy"), ("127.0.0.2", "light"), ("127.0.0.3", "spare")]
+        .map(|(address, name)| at(address, 0, name));
+    let record = |priority: u16, weight: u16, server: SocketAddr, target: &str| {
+        let numbers = [priority, weight, server.port()].map(u16::to_be_bytes).concat();
+        ("_http._tcp.web.test", SRV, 1, [numbers, wire(target)].concat())
+    };
+    let address = |name: &'static str, last: u8| (name, A, 1, vec![127, 0, 0, last]);
+    let hosts = [address("heavy.test", 1), address("light.test", 2), address("spare.test", 3)];
+    let services =
+        [record(10, 30, heavy, "heavy.test"), record(10, 10, light, "light.test"), record(20, 1, spare, "spare.test")];
+    let records = Arc::new(Mutex::new([&services[..], &hosts].concat()));
+    let Some(resolv_conf) = name_server(79, records.clone()) else { return };
+    let Some(proxy) = start_with("\"_http._tcp.web.test\"", &resolv_conf) else { return };
+    let used = served(&proxy, 40);
+    assert!(used.into_iter().eq([("heavy".to_owned(), 30), ("light".to_owned(), 10)]));
+    records.lock().unwrap().drain(..2);
+    eventually("only the last one is used", || served(&proxy, 4).keys().eq(["spare"]));
 }
 
 /// A name server that is silent delays nothing else.

@@ -93,7 +93,7 @@ impl Handle {
         });
     }
 
-    /// Sets who gets the packets of a TCP port that another process holds in the kernel
+    /// Sets the receiver of the packets of a TCP port that another process holds in the kernel
     /// ([`crate::CoreRef::lease_held`]). The initial value is [`Share::Former`]: the kernel keeps
     /// the connections that it has there, at the price of a look-up in its table for each packet.
     /// `v6_only`: as it was leased. Other ports are not affected.

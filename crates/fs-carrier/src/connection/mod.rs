@@ -110,5 +110,7 @@ struct Entry<K: Kernel> {
     /// The application's registration. Changing it creates a new entry.
     events: u32,
     data: u64,
+    /// EPOLLONESHOT: the one report was made. `events` has no event then, but may have none before that, too.
+    is_spent: bool,
     member: Arc<Member<K>>,
 }

@@ -53,6 +53,19 @@ fn one_shot_report_of_the_kernel_is_the_only_one() {
 }
 
 #[test]
+fn one_shot_for_no_event_reports_an_end() {
+    let (set, kernel) = world();
+    let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    connection.send(b"rest");
+    Set::before_control(&connection.b, EPOLLONESHOT);
+    set.change(&*kernel, &member, EPOLLONESHOT, 1).unwrap();
+    assert_eq!(wait(&set, &kernel, Some(0)), []);
+    let hang_up = Event { events: 0x10, data: 1 };
+    assert_eq!(set.report(&*kernel, &mut [hang_up], 0), Ok(1));
+    assert_eq!(set.report(&*kernel, &mut [hang_up], 0), Ok(0));
+}
+
+#[test]
 fn one_shot_stays_armed_for_bytes_that_are_read_before() {
     let (set, kernel) = world();
     let (connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);

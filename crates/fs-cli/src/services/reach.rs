@@ -1,8 +1,7 @@
 //! Whether the library in a process can reach the daemon.
 
-use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL};
+use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL, Service};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// The control socket that a process's library uses, as the process sees it.
@@ -26,7 +25,7 @@ impl Reach {
         let control = control_of(&process);
         let root = std::fs::read_link(process.join("root")).unwrap_or_else(|_| "/".into());
         let seen = process.join("root").join(control.strip_prefix("/").unwrap_or(&control));
-        Self { is_seen: seen.exists(), is_served: UnixStream::connect(&seen).is_ok(), control, root }
+        Self { is_seen: seen.exists(), is_served: Service::answers(&seen), control, root }
     }
 
     /// Returns why no connection of the process can get a ring. `None`: it reaches a daemon.

@@ -201,7 +201,7 @@ fn service_that_does_not_reach_the_daemon_is_named() {
     };
     said("none of its connections can get a ring: no daemon answers at ");
     let control = root.path("control.sock");
-    let daemon = std::os::unix::net::UnixListener::bind(&control).unwrap();
+    let daemon = fs_pairs::Service::bind(&control).unwrap();
     let done = root.enabled("some", true).unwrap().remove(0);
     assert!(done.works && done.said.ends_with("and its processes have the library"), "{done:?}");
     // A root folder in which the socket is not.

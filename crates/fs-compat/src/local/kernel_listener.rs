@@ -11,8 +11,30 @@ use fs_rt::{CoreRef, KernelListen, PortLease};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use tokio::net::{TcpListener, TcpStream};
+
+/// The tasks that wait for a connection. tokio's `poll_accept` keeps only the last waker, and the
+/// last task may be gone or busy with its connection when the next one comes. So all are woken.
+#[derive(Debug, Default)]
+struct Waiting(Mutex<Vec<Waker>>);
+
+impl Waiting {
+    fn add(&self, waker: &Waker) {
+        let mut wakers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+}
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        let wakers = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct KernelListener {
@@ -20,6 +42,7 @@ pub(super) struct KernelListener {
     /// no descriptor is left when the socket stops listening.
     socket: TcpListener,
     lease: PortLease,
+    waiting: Arc<Waiting>,
     _listens: KernelListen,
 }
 
@@ -28,7 +51,8 @@ impl KernelListener {
     /// kernel.
     pub(super) fn of(core: &CoreRef, lease: &PortLease, listen: &Listen) -> io::Result<Option<Self>> {
         let Some((fd, listens)) = lease.listen_in_kernel(listen.backlog)? else { return Ok(None) };
-        let this = Self { socket: TcpListener::from_std(fd.into())?, lease: lease.clone(), _listens: listens };
+        let socket = TcpListener::from_std(fd.into())?;
+        let this = Self { socket, lease: lease.clone(), waiting: Arc::default(), _listens: listens };
         this.set_options(core, &TcpOptions::default(), &listen.options)?;
         if listen.fast_open > 0 {
             this.set_fast_open(listen.fast_open)?;
@@ -37,7 +61,8 @@ impl KernelListener {
     }
 
     pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        self.socket.poll_accept(cx)
+        self.waiting.add(cx.waker());
+        self.socket.poll_accept(&mut Context::from_waker(&Waker::from(Arc::clone(&self.waiting))))
     }
 
     /// Sets the options of the listening socket: its connections inherit them, and they decide when

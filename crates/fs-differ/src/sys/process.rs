@@ -234,6 +234,14 @@ pub fn forget_preload() {
     unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
 }
 
+/// Sets how many data calls precede a promotion in programs that this process executes later.
+pub fn set_calls(number: i32) -> String {
+    let value = std::ffi::CString::new(number.to_string()).unwrap_or_default();
+    // SAFETY: zero-terminated strings. The actor's own threads do not access the environment.
+    unsafe { libc::setenv(c"FASTSOCK_CALLS".as_ptr(), value.as_ptr(), 1) };
+    "ok".into()
+}
+
 /// execv(2) of this program with these arguments.
 pub fn exec(words: &[String]) -> String {
     let words = strings(words);

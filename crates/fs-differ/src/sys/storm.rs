@@ -43,16 +43,30 @@ const CALLS: &[&str] =
 /// The slots that handlers close.
 pub const SPARE: std::ops::Range<i32> = 12..16;
 
+/// The file of [`PROGRESS`], for an actor that calls exec.
+static PROGRESS_FILE: AtomicI32 = AtomicI32::new(-1);
+
 /// Makes actors report their progress from now on. Called by the runner.
 pub fn share_progress() {
     if PROGRESS.load(SeqCst).is_null() {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping that is never removed.
-        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, kind, -1, 0) };
-        if page != libc::MAP_FAILED {
-            PROGRESS.store(page.cast(), SeqCst);
-        }
+        map_progress(process::keep_text(&"\0".repeat(4096)));
     }
+}
+
+/// Maps the runner's memory after exec.
+pub fn map_progress(file: i32) {
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping that is never removed, of a file with a page.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, kind, file, 0) };
+    if page != libc::MAP_FAILED {
+        PROGRESS_FILE.store(file, SeqCst);
+        PROGRESS.store(page.cast(), SeqCst);
+    }
+}
+
+/// Returns the file of the memory for progress.
+pub fn progress_file() -> i32 {
+    PROGRESS_FILE.load(SeqCst)
 }
 
 fn progress_of_all() -> Option<&'static AtomicU32> {

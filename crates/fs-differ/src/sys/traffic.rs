@@ -3,12 +3,14 @@
 //! run ([`storm::Open`]).
 
 mod churn;
+mod event_loop;
 mod load;
 mod outcome;
 mod sockets;
 mod wait_method;
 
 pub use churn::churn;
+pub use event_loop::{dial_loop, serve_loop};
 
 use super::calls::put;
 use super::names::{AddressBuffer, address};

@@ -44,17 +44,17 @@ impl Polled {
             if !socket.has_ring(fd) {
                 return;
             }
-            let Some(old) = socket.membership(self.id) else { return };
-            let (events, data) = (old.events, old.data);
-            core::mem::forget(old);
-            if let Ok(member) = new.add(&SetCall::NONE, socket.pair(), events, data) {
-                socket.add_membership(self.membership(Arc::clone(&new), member, events, data));
+            while let Some(old) = socket.membership_of_parent(self.id) {
+                let (number, events, data) = (old.fd, old.events, old.data);
+                core::mem::forget(old);
+                let Ok(member) = new.add(&SetCall::NONE, socket.pair(), events, data) else { return };
+                socket.add_membership(self.membership(Arc::clone(&new), member, number, events, data));
             }
         });
     }
 
-    fn membership(&self, set: Arc<Set<Fd>>, member: Arc<Member<Fd>>, events: u32, data: u64) -> Membership {
-        Membership { id: self.id, generation: process::generation(), set, member, events, data, is_left: false }
+    fn membership(&self, set: Arc<Set<Fd>>, member: Arc<Member<Fd>>, fd: RawFd, events: u32, data: u64) -> Membership {
+        Membership { id: self.id, fd, generation: process::generation(), set, member, events, data, is_left: false }
     }
 
     /// Calls `work` for each promoted socket in the set.
@@ -62,7 +62,7 @@ impl Polled {
         table::for_each(|fd, slot| {
             let Some(held) = slot.object.hold() else { return };
             if let Some(socket) = held.socket()
-                && socket.membership(self.id).is_some()
+                && socket.is_in(self.id)
             {
                 work(fd, socket);
             }
@@ -89,7 +89,16 @@ impl Polled {
     /// # Errors
     /// The errors of [`Set::show_rest`].
     pub(crate) fn enter_set(&self, number: RawFd) -> Result<(), Errno> {
-        if self.leave_to_kernel() { self.set().get().show_rest(&SetCall::new(number)) } else { Ok(()) }
+        self.leave_to_kernel();
+        self.show_rest(number)
+    }
+
+    /// The set, of this number, is readable if a ring in it has bytes to report, and no longer.
+    ///
+    /// # Errors
+    /// Those of [`Set::show_rest`].
+    pub(crate) fn show_rest(&self, number: RawFd) -> Result<(), Errno> {
+        self.set().get().show_rest(&SetCall::new(number))
     }
 
     /// Returns whether a socket in the set has a ring, or the rest of one.
@@ -161,14 +170,14 @@ pub(crate) fn find(number: RawFd, id: Option<u64>) -> Option<Held> {
 }
 
 /// A socket is being promoted that may be in a set. False: it cannot be promoted.
-pub(crate) fn join_registered(slot: &Slot, socket: &Socket) -> bool {
+pub(crate) fn join_registered(fd: RawFd, slot: &Slot, socket: &Socket) -> bool {
     let Some(at) = slot.registered() else { return true };
     let Some(held) = find(at.number, Some(at.set)) else {
         socket.pin();
         return false;
     };
     let may_use_ring = matches!(held.body(), Body::Set(polled) if !polled.is_kernel_only());
-    let joined = may_use_ring && join(&held, SetCall::new(at.number), socket, at.events, at.data).is_ok();
+    let joined = may_use_ring && join(&held, SetCall::new(at.number), socket, fd, at.events, at.data).is_ok();
     held.release();
     if !joined {
         socket.pin();
@@ -189,16 +198,16 @@ pub(crate) fn leave_registered(fd: RawFd, slot: &Slot) {
     }
 }
 
-fn join(held: &Held, call: SetCall, socket: &Socket, events: u32, data: u64) -> Result<(), Errno> {
+fn join(held: &Held, call: SetCall, socket: &Socket, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
-    if let Some(Membership { set, member, .. }) = socket.left_membership(polled.id()) {
+    if let Some(Membership { set, member, .. }) = socket.left_membership(polled.id(), fd) {
         set.add_again(&call, &member, events, data)?;
-        socket.change_membership(polled.id(), events, data);
+        socket.change_membership(polled.id(), fd, events, data);
         return Ok(());
     }
     let set = polled.set().share();
     let member = set.add(&call, socket.pair(), events, data)?;
-    socket.add_membership(polled.membership(set, member, events, data));
+    socket.add_membership(polled.membership(set, member, fd, events, data));
     Ok(())
 }
 
@@ -253,15 +262,15 @@ pub(crate) fn control(
     }
     let result = match operation {
         libc::EPOLL_CTL_ADD => kernel(operation).and_then(|n| {
-            join(&held, call, socket, events, data).map(|()| n).inspect_err(|_| {
+            join(&held, call, socket, fd, events, data).map(|()| n).inspect_err(|_| {
                 let _removed = kernel(libc::EPOLL_CTL_DEL);
             })
         }),
         libc::EPOLL_CTL_MOD => kernel(operation).and_then(|n| {
-            match socket.membership(polled.id()) {
+            match socket.membership(polled.id(), fd) {
                 Some(Membership { set, member, .. }) => {
                     set.change(&call, &member, events, data)?;
-                    socket.change_membership(polled.id(), events, data);
+                    socket.change_membership(polled.id(), fd, events, data);
                     Ok(n)
                 }
                 // Registered in the kernel's set behind the library's back.
@@ -272,7 +281,7 @@ pub(crate) fn control(
             }
         }),
         _ => kernel(operation).inspect(|_| {
-            if let Some(membership) = socket.leave_membership(polled.id()) {
+            if let Some(membership) = socket.leave_membership(polled.id(), fd) {
                 membership.leave();
             }
         }),

@@ -1,13 +1,14 @@
 //! `[[upstream]]`: servers, and how requests are distributed over them.
 
 use super::edits::EditsConfig;
+use super::lookup::{self, Service};
 use super::value::{duration, optional_duration, path};
 use crate::tls;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,8 +35,11 @@ pub(crate) struct UpstreamConfig {
     #[serde(default, deserialize_with = "optional_duration")]
     pub(crate) slow_start: Option<Duration>,
     /// Interval at which names of servers are looked up again.
-    #[serde(default = "ten_seconds", deserialize_with = "duration")]
-    pub(crate) lookup_interval: Duration,
+    #[serde(default, deserialize_with = "optional_duration")]
+    lookup_interval: Option<Duration>,
+    /// For how long the addresses of names hold.
+    #[serde(skip)]
+    valid_for: Option<Duration>,
     /// The PROXY protocol's version that servers get before the first byte of a connection.
     pub(crate) send_proxy: Option<Spanned<ProxyVersion>>,
     /// Changes of requests before they go to a server of this upstream.
@@ -86,9 +90,11 @@ impl ServerTlsConfig {
     }
 }
 
-fn ten_seconds() -> Duration {
-    Duration::from_secs(10)
-}
+/// How often names are looked up whose time to live is not known.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);
+/// Limits of a time to live. Lower: a name server is asked all the time. Higher: a wrong record is used
+/// for that long.
+const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +161,9 @@ impl<'de> Deserialize<'de> for WrittenServer {
 enum Address {
     Known(SocketAddr),
     /// A name and a port.
-    Named(String),
+    Named(Arc<str>, u16),
+    /// A service, whose servers the DNS knows (SRV).
+    Service(String),
 }
 
 impl Address {
@@ -167,13 +175,14 @@ impl Address {
             let is_label = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
             name.bytes().all(is_label) && name.bytes().any(|byte| byte.is_ascii_alphabetic())
         };
-        match text.rsplit_once(':') {
-            Some((name, port)) if is_name(name) && port.parse::<u16>().is_ok_and(|port| port > 0) => {
-                Ok(Self::Named(text.to_owned()))
-            }
+        let named =
+            text.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok().filter(|&port| port > 0)?)));
+        match named {
+            Some((name, port)) if is_name(name) => Ok(Self::Named(name.into(), port)),
+            None if text.starts_with('_') && text.contains("._") && is_name(text) => Ok(Self::Service(text.to_owned())),
             _ => Err(format!(
                 "`{text}` is not an address or a name with a port, such as \"10.0.0.2:80\", \"[fd00::2]:80\" or \
-                 \"web.example:80\""
+                 \"web.example:80\", nor a service such as \"_http._tcp.example\""
             )),
         }
     }
@@ -192,30 +201,94 @@ impl UpstreamConfig {
     /// If a name has no address.
     pub(super) fn look_up(&mut self) -> Result<(), String> {
         let mut servers = Vec::new();
+        let mut lookups = Lookups::default();
         for WrittenServer(ServerTable { address, weight, backup, max_connections }) in self.written.get_ref() {
             let (weight, backup, max_connections) = (*weight, *backup, *max_connections);
             let server = |addr, name| ServerConfig { addr, name, weight, backup, max_connections };
-            match address {
-                Address::Known(addr) => servers.push(server(*addr, None)),
-                Address::Named(name) => {
-                    let host: Option<Arc<str>> = name.rsplit_once(':').map(|(host, _)| host.into());
-                    let found = name.to_socket_addrs().map_err(|error| format!("`{name}` has no address: {error}"))?;
-                    let mut found: Vec<SocketAddr> = found.collect();
-                    // Name servers answer in any order.
-                    found.sort_unstable();
-                    found.dedup();
-                    found.retain(|addr| !servers.iter().any(|known: &ServerConfig| known.addr == *addr));
-                    servers.extend(found.into_iter().map(|addr| server(addr, host.clone())));
+            let found: Vec<ServerConfig> = match address {
+                Address::Known(addr) => {
+                    // Also if it is there already: the check names it.
+                    servers.push(server(*addr, None));
+                    continue;
+                }
+                Address::Named(name, port) => {
+                    let addresses = lookups.addresses(name, *port)?;
+                    addresses.into_iter().map(|addr| server(addr, Some(name.clone()))).collect()
+                }
+                Address::Service(name) => lookups.servers(name, &server)?,
+            };
+            for found in found {
+                if !servers.iter().any(|known: &ServerConfig| known.addr == found.addr) {
+                    servers.push(found);
                 }
             }
         }
-        self.servers = servers;
+        (self.servers, self.valid_for) = (servers, lookups.valid_for);
         Ok(())
+    }
+
+    /// Returns the time until names are looked up again.
+    pub(super) fn lookup_interval(&self) -> Duration {
+        let (least, most) = TIME_TO_LIVE;
+        let valid = self.valid_for.map_or(LOOKUP_INTERVAL, |valid_for| valid_for.clamp(least, most));
+        self.lookup_interval.unwrap_or(valid)
     }
 
     /// Returns true if a server is given by name.
     pub(super) fn has_names(&self) -> bool {
-        self.written.get_ref().iter().any(|server| matches!(server.0.address, Address::Named(_)))
+        self.written.get_ref().iter().any(|server| !matches!(server.0.address, Address::Known(_)))
+    }
+}
+
+/// Lookups of an upstream's names.
+#[derive(Default)]
+struct Lookups {
+    /// The shortest time to live.
+    valid_for: Option<Duration>,
+}
+
+impl Lookups {
+    /// Remembers a time to live.
+    fn keep<T>(&mut self, found: lookup::Found<T>) -> Vec<T> {
+        self.valid_for = self.valid_for.into_iter().chain(found.valid_for).min();
+        found.what
+    }
+
+    /// Returns a name's addresses, in their order: name servers answer in any.
+    fn addresses(&mut self, name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+        let found = lookup::addresses(name).map_err(|error| format!("`{name}` has no address: {error}"))?;
+        let mut found: Vec<SocketAddr> = self.keep(found).into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Returns a service's servers. Those of the first priority are used, and others are backup
+    /// servers. Their weights are the records', unless the configuration has 0.
+    fn servers(
+        &mut self,
+        name: &str,
+        server: &impl Fn(SocketAddr, Option<Arc<str>>) -> ServerConfig,
+    ) -> Result<Vec<ServerConfig>, String> {
+        let found = lookup::services(name).map_err(|error| format!("`{name}` has no server: {error}"))?;
+        let mut services = self.keep(found);
+        services.sort_unstable_by(|one, other| {
+            (one.priority, &one.host, one.port).cmp(&(other.priority, &other.host, other.port))
+        });
+        let first = services.first().map(|service| service.priority);
+        let mut servers = Vec::new();
+        for Service { host, port, weight, priority } in services {
+            let name: Arc<str> = host.as_str().into();
+            for addr in self.addresses(&host, port)? {
+                let mut server = server(addr, Some(name.clone()));
+                if server.weight > 0 {
+                    server.weight = u32::from(weight).clamp(1, WEIGHT_MAX);
+                }
+                server.backup |= Some(priority) != first;
+                servers.push(server);
+            }
+        }
+        Ok(servers)
     }
 }
 

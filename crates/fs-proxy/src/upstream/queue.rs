@@ -125,7 +125,7 @@ mod tests {
             };
             let free = async {
                 tokio::task::yield_now().await;
-                // The queue is full, and nobody comes before those who wait.
+                // The queue is full, and a new request never overtakes a waiting one.
                 assert_eq!(upstream.wait(&[], None).await.err(), Some(Refusal::BUSY));
                 uses.pop();
                 assert!(matches!(upstream.pick(&[], None), Pick::Busy));

@@ -72,9 +72,9 @@ struct Used {
 
 type AllUsed = HashMap<LeasedAddress, Used>;
 
-/// Returns who gets the packets for an address that several places may have; `None`: no place has
-/// it. New connections are ours if one place claims them. The kernel keeps its own connections if
-/// it may have any.
+/// Returns the receiver of the packets for an address that several places may have; `None`: no
+/// place has it. New connections are ours if one place claims them. The kernel keeps its own
+/// connections if it may have any.
 fn share_of(used: &AllUsed, protocol: Protocol, end: SocketAddr) -> Option<Share> {
     let dual = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), end.port());
     let ends = [(end, false), (end, true), (dual, false)];
@@ -291,7 +291,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Updates in each device's table who gets the packets for a place's addresses.
+    /// Updates in each device's table the receiver of the packets for a place's addresses.
     fn tell(&self, used: &AllUsed, place: LeasedAddress) {
         for end in place.ends() {
             if let Some(share) = share_of(used, place.protocol, end) {
@@ -328,8 +328,8 @@ impl Ports {
         }
     }
 
-    /// Sets who gets the packets of a place that another process holds in the kernel. Does nothing
-    /// for other places, or without users.
+    /// Sets the receiver of the packets of a place that another process holds in the kernel. Does
+    /// nothing for other places, or without users.
     pub(crate) fn share(&self, place: LeasedAddress, share: Share) {
         let mut used = self.lock();
         if let Some(entry) = used.get_mut(&place).filter(|entry| entry.held && entry.users > 0) {

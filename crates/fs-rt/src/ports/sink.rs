@@ -18,7 +18,7 @@ pub(crate) trait PortSink: Send + Sync {
         share: Share,
         reservation: Option<BorrowedFd<'_>>,
     ) -> io::Result<()>;
-    /// Sets who gets the packets for `at`.
+    /// Sets the receiver of the packets for `at`.
     fn share(&self, protocol: Protocol, at: SocketAddr, share: Share);
     /// From now on packets for `at` go to the kernel.
     fn remove(&self, protocol: Protocol, at: SocketAddr);

@@ -17,9 +17,6 @@ const MAX_EMPTY_CALLS: u32 = 1024;
 /// A list up to this length is scanned in less time than what keeping it short would take.
 const SHORT_LIST: usize = 64;
 
-/// A one-shot registration that has reported.
-const SPENT: u32 = EPOLLONESHOT;
-
 /// True if a thread may sleep in the kernel's set (E2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MaySleep {
@@ -60,6 +57,7 @@ impl<K: Kernel> Hot<K> {
             active: self.calls,
             events,
             data,
+            is_spent: false,
             member: Arc::clone(member),
         });
     }
@@ -92,6 +90,7 @@ impl<K: Kernel> Hot<K> {
         }
         let entry = &mut self.list[member.place.load(Ordering::Relaxed)];
         (entry.events, entry.data, entry.seen) = (member.events(), member.data(), None);
+        entry.is_spent = false;
     }
 
     /// Unread bytes are reported once more.
@@ -162,7 +161,7 @@ impl<K: Kernel> Hot<K> {
                 into[found] = entry.report(kernel, word, has_bytes, has_room);
                 found += 1;
                 i += 1;
-            } else if entry.member.pair().is_kernel_only_and_empty_behind(word) && entry.events != SPENT {
+            } else if entry.member.pair().is_kernel_only_and_empty_behind(word) && !entry.is_spent {
                 // The part's last one takes this place and is looked at next; the list's last one was looked at already, or is that one.
                 end -= 1;
                 self.swap(i, end);
@@ -208,7 +207,7 @@ impl<K: Kernel> Hot<K> {
         let pair = entry.member.pair();
         match pair.idle(|tail| !entry.wants_ring(tail)) {
             // A spent one stays: what the kernel says of it is no report.
-            Idle::Kernel if entry.events == SPENT => MaySleep::Yes,
+            Idle::Kernel if entry.is_spent => MaySleep::Yes,
             Idle::Kernel => {
                 self.take_out(i);
                 MaySleep::Yes
@@ -252,14 +251,14 @@ impl<K: Kernel> Hot<K> {
             let mut event = events[i];
             let is_its = |entry: &&mut Entry<K>| entry.data == event.data && entry.events & EPOLLONESHOT != 0;
             let entry = self.list.iter_mut().find(is_its);
-            if entry.as_ref().is_some_and(|entry| entry.events == SPENT) {
+            if entry.as_ref().is_some_and(|entry| entry.is_spent) {
                 continue;
             }
             if let Some(entry) = entry {
                 if entry.has_event(entry.word.load()) {
                     event.events |= entry.events & READABLE;
                 }
-                entry.events = SPENT;
+                entry.spend();
             }
             events[left] = event;
             left += 1;
@@ -297,6 +296,11 @@ impl<K: Kernel> Entry<K> {
         let pair = self.member.pair();
         self.wants(word)
             && if self.is_edge_triggered() { pair.is_ring_reachable(word) } else { pair.is_ready_by_words(word) }
+    }
+
+    /// The one-shot registration has reported.
+    fn spend(&mut self) {
+        (self.events, self.is_spent) = (EPOLLONESHOT, true);
     }
 
     fn is_edge_triggered(&self) -> bool {
@@ -363,7 +367,7 @@ impl<K: Kernel> Entry<K> {
             let seen = self.member.pair().kernel().events();
             event.events |= (u32::from(seen.error) * EPOLLERR) | (u32::from(seen.hang_up) * EPOLLHUP);
             event.events |= self.events & (u32::from(seen.peer_closed) * EPOLLRDHUP);
-            self.events = SPENT;
+            self.spend();
             kernel.disarm(self.member.pair().kernel().descriptor(), self.data);
         }
         event

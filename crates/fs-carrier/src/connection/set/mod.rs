@@ -189,16 +189,18 @@ impl<K: Kernel> Set<K> {
     }
 
     /// The set is about to be in another one, whose sleepers only the kernel knows: it is readable as long as a ring in it has bytes to report.
-    /// The interruption of E5 says so, and the next scan that finds nothing ends it.
+    /// The interruption of E5 says so. The next scan that finds nothing ends it, or the next call of this function.
     ///
     /// # Errors
     /// The errors of [`KernelSet::interrupt`].
     pub fn show_rest(&self, kernel: &impl KernelSet) -> Result<(), Errno> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
-        if hot.has_event() && !hot.is_interrupted {
-            kernel.interrupt()?;
-            hot.is_interrupted = true;
+        match (hot.has_event(), hot.is_interrupted) {
+            (true, false) => kernel.interrupt()?,
+            (false, true) => kernel.end_interrupt(),
+            _ => return Ok(()),
         }
+        hot.is_interrupted = !hot.is_interrupted;
         Ok(())
     }
 

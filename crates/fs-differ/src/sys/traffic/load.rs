@@ -34,7 +34,7 @@ impl Load {
 }
 
 /// Maximum number of bytes of one call.
-const PIECE: usize = 8192;
+pub(super) const PIECE: usize = 8192;
 
 /// Reads a connection to its end, and checks each byte.
 pub(super) fn read_load(from: i32, way: WaitMethod, form: usize) -> Done<Load> {

@@ -1,0 +1,98 @@
+//! Looks up names of servers in /etc/hosts and the DNS: their addresses, services (SRV, RFC 2782),
+//! and for how long both hold.
+
+use hickory_resolver::config::ResolveHosts;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use hickory_resolver::{Hosts, Resolver, TokioResolver};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// What a name stands for.
+pub(super) struct Found<T> {
+    pub(super) what: Vec<T>,
+    /// The time to live of the records. `None`: they have none.
+    pub(super) valid_for: Option<Duration>,
+}
+
+/// A server of a service.
+pub(super) struct Service {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) weight: u16,
+    pub(super) priority: u16,
+}
+
+/// Returns the addresses of a name. Blocks.
+///
+/// # Errors
+/// If there are none, or no name server answers.
+pub(super) fn addresses(name: &str) -> Result<Found<IpAddr>, String> {
+    // As the C library does: the DNS is not asked for what is in the file.
+    if let Some(addresses) = in_hosts_file(name) {
+        return Ok(Found { what: addresses, valid_for: None });
+    }
+    run(async {
+        let found = resolver()?.lookup_ip(name).await.map_err(|error| error.to_string())?;
+        Ok(Found { what: found.iter().collect(), valid_for: until(found.valid_until()) })
+    })
+}
+
+/// Returns the servers of a service such as `_http._tcp.a.example`. Blocks.
+///
+/// # Errors
+/// As [`addresses`].
+pub(super) fn services(name: &str) -> Result<Found<Service>, String> {
+    run(async {
+        let found = resolver()?.lookup(name, RecordType::SRV).await.map_err(|error| error.to_string())?;
+        let service = |data: &RData| match data {
+            // RFC 2782: a service that is decidedly not there.
+            RData::SRV(record) if record.target.is_root() => None,
+            RData::SRV(record) => Some(Service {
+                host: record.target.to_utf8().trim_end_matches('.').to_owned(),
+                port: record.port,
+                weight: record.weight,
+                priority: record.priority,
+            }),
+            _ => None,
+        };
+        let what: Vec<Service> = found.answers().iter().filter_map(|record| service(&record.data)).collect();
+        match what.is_empty() {
+            true => Err("no such service".into()),
+            false => Ok(Found { what, valid_for: until(found.valid_until()) }),
+        }
+    })
+}
+
+/// Returns the addresses that /etc/hosts has for a name.
+fn in_hosts_file(name: &str) -> Option<Vec<IpAddr>> {
+    let (hosts, name) = (Hosts::from_system().ok()?, Name::from_utf8(name).ok()?);
+    let found = [RecordType::A, RecordType::AAAA]
+        .into_iter()
+        .filter_map(|kind| hosts.lookup_static_host(&Query::query(name.clone(), kind)));
+    let addresses: Vec<IpAddr> = found
+        .flat_map(|found| found.answers().iter().filter_map(|record| record.data.ip_addr()).collect::<Vec<_>>())
+        .collect();
+    (!addresses.is_empty()).then_some(addresses)
+}
+
+/// Returns a resolver with the current files of this host. It keeps nothing: what it finds is used
+/// for as long as it may be.
+fn resolver() -> Result<TokioResolver, String> {
+    let mut builder = Resolver::builder_tokio().map_err(|error| format!("/etc/resolv.conf: {error}"))?;
+    builder.options_mut().use_hosts_file = ResolveHosts::Never;
+    builder.build().map_err(|error| error.to_string())
+}
+
+fn until(end: Instant) -> Option<Duration> {
+    Some(end.saturating_duration_since(Instant::now()))
+}
+
+/// Runs a lookup in a thread of its own, because this one may be a runtime's.
+fn run<T: Send>(lookup: impl Future<Output = Result<T, String>> + Send) -> Result<T, String> {
+    let in_runtime = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(|error| error.to_string())?.block_on(lookup)
+    };
+    std::thread::scope(|scope| scope.spawn(in_runtime).join()).unwrap_or_else(|_| Err("the lookup failed".into()))
+}
