@@ -128,7 +128,9 @@ fn peers(here: &Path) -> BTreeMap<String, (String, PathBuf)> {
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("our sources").map(|entry| entry.unwrap().path());
-    entries.filter(|path| path.extension().is_some_and(|kind| kind == "rs")).collect()
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let own = files.into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "rs"));
+    own.chain(folders.iter().flat_map(|folder| rust_files(folder))).collect()
 }
 
 /// Returns the public methods of `name` in a file, with their signatures.
