@@ -62,9 +62,9 @@ pub trait Machine {
     /// Gives the processor to another thread (sched_yield(2)).
     fn yield_now(&self);
 
-    /// Returns whether more threads want the machine's processors than there are. False if nobody knows. It costs some system calls.
-    fn is_busy(&self) -> bool {
-        false
+    /// Returns by how many the threads that want the machine's processors exceed these. 0 if nobody knows. It costs some system calls.
+    fn excess_threads(&self) -> u32 {
+        0
     }
 
     /// Returns the caller's thread id, never 0.

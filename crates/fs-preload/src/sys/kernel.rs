@@ -173,8 +173,8 @@ macro_rules! machine {
             }
 
             #[cold]
-            fn is_busy(&self) -> bool {
-                super::load::is_busy()
+            fn excess_threads(&self) -> u32 {
+                super::load::excess_threads()
             }
 
             #[inline]

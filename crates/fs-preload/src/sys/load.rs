@@ -16,16 +16,16 @@ struct Processors {
     online: Option<u32>,
 }
 
-/// Returns whether more threads are runnable on the machine than it has processors. False also if /proc or /sys is not there, or if the
-/// process has confined itself.
-pub(crate) fn is_busy() -> bool {
-    let is_busy = |processors: &mut Processors| {
+/// Returns by how many the runnable threads of the machine exceed its processors. 0 also if /proc or /sys is not there, or if the process
+/// has confined itself.
+pub(crate) fn excess_threads() -> u32 {
+    let excess = |processors: &mut Processors| {
         let online = *processors
             .online
             .get_or_insert_with(|| read(c"/sys/devices/system/cpu/online", number_of_processors).unwrap_or(0));
-        online != 0 && read(c"/proc/loadavg", runnable).is_some_and(|runnable| runnable > online)
+        if online == 0 { 0 } else { read(c"/proc/loadavg", runnable).unwrap_or(0).saturating_sub(online) }
     };
-    !confined::is_confined() && PROCESSORS.try_with(is_busy).unwrap_or(false)
+    if confined::is_confined() { 0 } else { PROCESSORS.try_with(excess).unwrap_or(0) }
 }
 
 /// Acquires the lock that no other thread may hold during a fork.
