@@ -20,6 +20,7 @@ use crate::http1::pool::Pool as LeanPool;
 #[cfg(feature = "http2")]
 use crate::odd::http2_pool::Http2Pool;
 use crate::odd::pool::Pool;
+use crate::refusal::Refusal;
 use crate::stats::{self, ServerIndex, ServerStats, Stats, UpstreamStats};
 use crate::tls::ToServer;
 use budget::RetryBudget;
@@ -181,6 +182,27 @@ impl Upstream {
             true => self.pick_now(tried, key),
             // First come, first served.
             false => Pick::Busy,
+        }
+    }
+
+    /// Waits until a server has room.
+    ///
+    /// # Errors
+    /// The response if the queue is full, or the time is over, or no server is healthy any more.
+    pub(crate) async fn wait(self: &Rc<Self>, tried: &[usize], key: Option<u64>) -> Result<Use, Refusal> {
+        let refused = || {
+            self.stats().queue_refused.add(1);
+            Err(Refusal::BUSY)
+        };
+        let Some(waiting) = self.queue.enter(self.stats()) else { return refused() };
+        loop {
+            waiting.until_check().await;
+            match self.pick_now(tried, key) {
+                Pick::Used(used) => return Ok(used),
+                Pick::Busy if !waiting.is_over() => {}
+                Pick::Busy => return refused(),
+                Pick::Nobody => return Err(Refusal::UNREACHABLE),
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! TLS of upstreams: the servers' certificates are verified, and the proxy may have one too.
 
-use super::{identity, roots};
+use super::files::{identity, roots};
 use anyhow::{Context, ensure};
 use fs_stacks::Stream;
 use fs_stacks::tls::{TlsConnector, connect};

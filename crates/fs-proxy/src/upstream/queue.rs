@@ -1,10 +1,8 @@
 //! The queue of requests and connections that wait while all servers are busy (`max_connections`).
 
-use super::{Pick, Upstream, Use};
 use crate::config::QueueConfig;
-use crate::refusal::Refusal;
+use crate::stats::UpstreamStats;
 use std::cell::Cell;
-use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -38,61 +36,52 @@ impl Queue {
             self.freed.notify_one();
         }
     }
+
+    /// Takes a place in the queue; none if it is full.
+    pub(super) fn enter<'a>(&'a self, stats: &'a UpstreamStats) -> Option<Waiting<'a>> {
+        if self.length.get() >= self.config.requests {
+            return None;
+        }
+        self.length.set(self.length.get() + 1);
+        stats.queued.add(1);
+        stats.waiting.add(1);
+        Some(Waiting { queue: self, stats, deadline: Instant::now() + self.config.timeout })
+    }
 }
 
 /// A place in the queue.
-struct Waiting<'a>(&'a Upstream);
+pub(super) struct Waiting<'a> {
+    queue: &'a Queue,
+    stats: &'a UpstreamStats,
+    deadline: Instant,
+}
 
-impl<'a> Waiting<'a> {
-    fn enter(upstream: &'a Upstream) -> Self {
-        upstream.queue.length.set(upstream.queue.length.get() + 1);
-        upstream.stats().queued.add(1);
-        upstream.stats().waiting.add(1);
-        Self(upstream)
+impl Waiting<'_> {
+    /// Waits until a server may have room.
+    pub(super) async fn until_check(&self) {
+        let next_check = self.deadline.min(Instant::now() + CHECK_INTERVAL);
+        // An error only means that it is time for a check.
+        let _ = timeout_at(next_check, self.queue.freed.notified()).await;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.queue.length.set(self.0.queue.length.get() - 1);
-        self.0.stats().waiting.sub(1);
-    }
-}
-
-impl Upstream {
-    /// Waits until a server has room.
-    ///
-    /// # Errors
-    /// The response if the queue is full, or the time is over, or no server is healthy any more.
-    pub(crate) async fn wait(self: &Rc<Self>, tried: &[usize], key: Option<u64>) -> Result<Use, Refusal> {
-        let QueueConfig { requests, timeout } = self.queue.config;
-        let refused = || {
-            self.stats().queue_refused.add(1);
-            Err(Refusal::BUSY)
-        };
-        if self.queue.length.get() >= requests {
-            return refused();
-        }
-        let _waiting = Waiting::enter(self);
-        let deadline = Instant::now() + timeout;
-        loop {
-            let next_check = deadline.min(Instant::now() + CHECK_INTERVAL);
-            // An error only means that it is time for a check.
-            let _ = timeout_at(next_check, self.queue.freed.notified()).await;
-            match self.pick_now(tried, key) {
-                Pick::Used(used) => return Ok(used),
-                Pick::Busy if Instant::now() < deadline => {}
-                Pick::Busy => return refused(),
-                Pick::Nobody => return Err(Refusal::UNREACHABLE),
-            }
-        }
+        self.queue.length.set(self.queue.length.get() - 1);
+        self.stats.waiting.sub(1);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::upstream_of;
+    use super::super::{Pick, Use};
     use super::*;
+    use crate::refusal::Refusal;
 
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(test);
