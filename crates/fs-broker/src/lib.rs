@@ -21,4 +21,4 @@ mod sys;
 pub use broker::{Broker, Intake, Permit};
 pub use error::Error;
 pub use programs::Counters;
-pub use shared::{PINS, Row, list, purge};
+pub use shared::{PINS, Row, check, list, purge};

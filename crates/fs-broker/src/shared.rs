@@ -33,6 +33,23 @@ fn folder(pins: &Path, name: &str) -> Result<PathBuf, Error> {
     Ok(pins.join(format!("{}-{}", namespace()?.1, name.replace('.', ":"))))
 }
 
+/// Returns an error unless the calling thread's namespace has a device of this name that can be shared.
+///
+/// # Errors
+/// There is no such device, or it is no Ethernet device.
+pub fn check(name: &str) -> Result<(), Error> {
+    find(name).map(drop)
+}
+
+fn find(name: &str) -> Result<NetDevice, Error> {
+    let device = NetDevice::find(name)?;
+    if !device.is_ethernet() || device.is_loopback() {
+        let why = std::io::Error::from(std::io::ErrorKind::Unsupported);
+        return Err(Error::system(format!("share {name}, which is no Ethernet device"), why));
+    }
+    Ok(device)
+}
+
 pub(crate) struct SharedDevice {
     pub(crate) name: String,
     device: NetDevice,
@@ -44,11 +61,7 @@ pub(crate) struct SharedDevice {
 impl SharedDevice {
     /// Loads and attaches. What an earlier daemon has left goes on.
     pub(crate) fn open(pins: &Path, name: &str) -> Result<Self, Error> {
-        let device = NetDevice::find(name)?;
-        if !device.is_ethernet() || device.is_loopback() {
-            let why = std::io::Error::from(std::io::ErrorKind::Unsupported);
-            return Err(Error::system(format!("share {name}, which is no Ethernet device"), why));
-        }
+        let device = find(name)?;
         let mut programs = Programs::load(&folder(pins, name)?)?;
         programs.attach(device.index)?;
         Ok(Self { name: name.to_owned(), device, gone: false, programs })

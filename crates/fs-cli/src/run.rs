@@ -20,7 +20,7 @@ const LIBRARY: &str = "libfastsock.so";
 /// The unit of the system's daemon.
 const UNIT: &str = "fastsock.service";
 /// The configuration of the system's daemon, as the package installs it.
-const SYSTEM_CONFIG: &str = "/etc/fastsock/fastsock.toml";
+pub(crate) const SYSTEM_CONFIG: &str = "/etc/fastsock/fastsock.toml";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

@@ -36,7 +36,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     let mut config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
     args.device.into_iter().for_each(|device| config.share(device));
     if args.check {
-        return Ok(ExitCode::SUCCESS);
+        return check_devices(&config).map(|()| ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Signals are caught before another process can know that the daemon runs.
@@ -93,6 +93,17 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         runtime.shutdown_background();
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses devices that do not exist.
+fn check_devices(config: &Config) -> anyhow::Result<()> {
+    for device in config.devices() {
+        fs_daemon::shared::check(device).with_context(|| format!("devices: {device}"))?;
+    }
+    if let Some(wire) = config.wire() {
+        fs_daemon::shared::check(&wire.device).with_context(|| format!("[wire]: device {}", wire.device))?;
+    }
+    Ok(())
 }
 
 /// Reloads the configuration. An invalid one changes nothing. `at_start` is the configuration that

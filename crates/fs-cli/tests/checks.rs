@@ -37,6 +37,36 @@ fn doctor_refuses_missing_device() {
     assert!(device["do"].as_str().unwrap().contains("ip link"), "{device}");
 }
 
+#[test]
+fn configured_devices_that_do_not_exist_are_refused() {
+    let directory = Directory::new("devices");
+    let file = directory.0.join("fastsock.toml");
+    let file = file.to_str().unwrap();
+    for (text, names) in [
+        ("devices = ['fs-none0']", "fs-none0"),
+        ("devices = ['lo']", "lo"),
+        ("[wire]\ndevice = 'fs-none1'\n[[wire.port]]\nport = 80", "fs-none1"),
+    ] {
+        std::fs::write(file, text).unwrap();
+        let check = fastsock(&["up", "--check", "--config", file]);
+        let says = String::from_utf8_lossy(&check.stderr).into_owned();
+        assert!(!check.status.success() && says.contains(names), "{text}: {says}");
+    }
+    std::fs::write(file, "devices = ['fs-none0']").unwrap();
+    let doctor = fastsock(&["doctor", "--json", "--config", file, "--control", "/nonexistent/control.sock"]);
+    assert!(!doctor.status.success());
+    let report: serde_json::Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let is_it = |finding: &&serde_json::Value| {
+        finding["what"] == "shared" && finding["says"].as_str().is_some_and(|says| says.contains("fs-none0"))
+    };
+    let shared = findings.iter().find(is_it).unwrap_or_else(|| panic!("{findings:?}"));
+    assert_eq!(shared["grade"], "bad");
+    std::fs::write(file, "devices = 3").unwrap();
+    let doctor = fastsock(&["doctor", "--config", file, "--control", "/nonexistent/control.sock"]);
+    assert!(!doctor.status.success() && said(&doctor).contains("line 1"), "{}", said(&doctor));
+}
+
 /// Killed when it is dropped.
 struct Daemon(Child);
 

@@ -35,6 +35,11 @@ fn kernel() -> Finding {
     }
 }
 
+/// The running kernel's version.
+pub(super) fn running() -> Option<(u32, u32)> {
+    version(&rustix::system::uname().release().to_string_lossy())
+}
+
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

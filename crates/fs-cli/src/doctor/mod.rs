@@ -5,9 +5,11 @@ mod finding;
 mod firewall;
 mod host;
 mod running;
+mod shared;
 
 use crate::control::ControlArgs;
 use finding::{Finding, Grade};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Options of `fastsock doctor`.
@@ -16,6 +18,10 @@ pub(crate) struct Args {
     /// Device to check [default: the device of the default route].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
+    /// Configuration whose `devices` are checked too [default: /etc/fastsock/fastsock.toml, if it
+    /// exists].
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print the findings as JSON.
     #[arg(long)]
     json: bool,
@@ -27,6 +33,7 @@ pub(crate) struct Args {
 pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let mut findings = host::look();
     findings.extend(device::look(args.device.as_deref()));
+    findings.extend(shared::look(args.config.as_deref()));
     findings.extend(firewall::look());
     findings.extend(running::look(&args.control));
     let worst = findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good);

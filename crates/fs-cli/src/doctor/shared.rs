@@ -1,0 +1,58 @@
+//! Devices that the daemon shares between programs: `devices` of its configuration.
+
+use super::finding::Finding;
+use super::host;
+use crate::run::SYSTEM_CONFIG;
+use fs_daemon::{Config, shared};
+use std::path::Path;
+
+/// Maps and links are pinned below it.
+const BPF_FILES: &str = "/sys/fs/bpf";
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPF_MAGIC: u64 = 0xcafe_4a11;
+/// tcx, and AF_XDP sockets that receive super-segments in several chunks.
+const SHARES: (u32, u32) = (6, 6);
+
+/// Without `named`, looks at the system's configuration if there is one.
+pub(super) fn look(named: Option<&Path>) -> Vec<Finding> {
+    let Some(path) = named.or_else(|| Some(Path::new(SYSTEM_CONFIG)).filter(|path| path.exists())) else {
+        return Vec::new();
+    };
+    match Config::load(path) {
+        Err(error) => vec![Finding::bad("config", error.to_string(), "correct the file")],
+        Ok(config) if config.devices().is_empty() => Vec::new(),
+        Ok(config) => system().into_iter().chain(config.devices().iter().map(|name| device(name))).collect(),
+    }
+}
+
+fn device(name: &str) -> Finding {
+    match shared::check(name) {
+        Ok(()) => Finding::good("shared", format!("programs can share {name}")),
+        Err(error) => Finding::bad(
+            "shared",
+            error.to_string(),
+            "name another device in `devices` of the configuration (`ip link` lists them)",
+        ),
+    }
+}
+
+/// What every shared device needs.
+fn system() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if host::running().is_some_and(|version| version < SHARES) {
+        findings.push(Finding::bad(
+            "shared",
+            "sharing a device needs Linux 6.6 (tcx, and AF_XDP sockets for packets of several chunks)",
+            "use Linux 6.6 or later, or remove `devices`: then one program at a time has a device",
+        ));
+    }
+    let mounted = rustix::fs::statfs(BPF_FILES).is_ok_and(|files| files.f_type as u64 & 0xffff_ffff == BPF_MAGIC);
+    if !mounted {
+        findings.push(Finding::bad(
+            "shared",
+            format!("no BPF file system is mounted at {BPF_FILES}"),
+            format!("mount -t bpf bpf {BPF_FILES}"),
+        ));
+    }
+    findings
+}
