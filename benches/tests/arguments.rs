@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::Command;
 
 /// The programs of this package that `cargo xtask bench` runs.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("veth", env!("CARGO_BIN_EXE_veth")),
     ("syn_flood", env!("CARGO_BIN_EXE_syn_flood")),
     ("unmodified", env!("CARGO_BIN_EXE_unmodified")),
     ("grid", env!("CARGO_BIN_EXE_grid")),
+    ("shared", env!("CARGO_BIN_EXE_shared")),
 ];
 
 #[test]
@@ -16,8 +17,25 @@ fn programs_accept_arguments_of_lab_bench() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut started = 0;
     for quick in [&["--quick"][..], &[]] {
-        let parts =
-            ["memory", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "bodies", "flood"];
+        let parts = [
+            "memory",
+            "veth",
+            "unmodified",
+            "grid",
+            "shared",
+            "raw",
+            "short",
+            "latency",
+            "bulk",
+            "proxy",
+            "bodies",
+            "flood",
+            "broker",
+            "fair",
+            "killed",
+            "loopback",
+            "accept",
+        ];
         let plan = Command::new(env!("CARGO"))
             .args(["xtask", "bench", "--dry-run"])
             .args(quick)

@@ -7,12 +7,31 @@ use std::process::Command;
 
 /// Parts that need a lab, by the program that runs them.
 const VETH: [&str; 6] = ["raw", "short", "latency", "bulk", "proxy", "bodies"];
-const PARTS: [&str; 11] =
-    ["memory", "veth", "unmodified", "grid", "raw", "short", "latency", "bulk", "proxy", "bodies", "flood"];
-/// The default parts: all but `grid`, which takes ten minutes.
+/// Parts of programs that share a device or have none.
+const SHARED: [&str; 5] = ["broker", "fair", "killed", "loopback", "accept"];
+const PARTS: [&str; 17] = [
+    "memory",
+    "veth",
+    "unmodified",
+    "grid",
+    "shared",
+    "raw",
+    "short",
+    "latency",
+    "bulk",
+    "proxy",
+    "bodies",
+    "flood",
+    "broker",
+    "fair",
+    "killed",
+    "loopback",
+    "accept",
+];
+/// The default parts: all but `grid`, which takes ten minutes, and `shared`, which takes five.
 const DEFAULT: [&str; 3] = ["memory", "veth", "unmodified"];
 /// Result files of a full run.
-const KEPT: [&str; 13] = [
+const KEPT: [&str; 18] = [
     "raw",
     "short",
     "latency",
@@ -26,6 +45,11 @@ const KEPT: [&str; 13] = [
     "start",
     "idle",
     "in_memory",
+    "broker",
+    "fair",
+    "killed",
+    "loopback",
+    "accept",
 ];
 
 /// Options of `cargo xtask bench`.
@@ -95,6 +119,10 @@ fn plan<'a>(chosen: &[&'a str], quick: bool) -> Vec<Vec<&'a str>> {
     let veth: Vec<&str> = VETH.into_iter().filter(|part| has("veth") || has(part)).collect();
     if !veth.is_empty() {
         plan.push([&["veth"], &veth[..]].concat());
+    }
+    let shared: Vec<&str> = SHARED.into_iter().filter(|part| has("shared") || has(part)).collect();
+    if !shared.is_empty() {
+        plan.push([&["shared"], &shared[..]].concat());
     }
     for (part, program) in [("flood", "syn_flood"), ("unmodified", "unmodified"), ("grid", "grid")] {
         if has(part) || part == "flood" && has("veth") {

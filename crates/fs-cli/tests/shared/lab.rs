@@ -1,4 +1,5 @@
 //! A host whose device programs share, a peer on the wire, and programs as processes of other users.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests of fs-xdp, which use the rest")]
 #[path = "../../../fs-xdp/tests/support/netns_unsafe.rs"]
@@ -11,38 +12,88 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The first of the host's devices; further ones count up.
 pub(crate) const DEVICE: &str = "fsd0";
 /// The role of a process that is this test binary again.
 pub(crate) const ROLE: &str = "FS_TEST_ROLE";
 
 /// The host's addresses, and the peer's.
 pub(crate) fn ours(v6: bool) -> IpAddr {
-    if v6 { "fd91::1" } else { "10.91.0.1" }.parse().unwrap()
+    address(0, v6, 1)
 }
 
 pub(crate) fn peers(v6: bool) -> IpAddr {
-    if v6 { "fd91::2" } else { "10.91.0.2" }.parse().unwrap()
+    address(0, v6, 2)
+}
+
+/// On the wire of a device by its number.
+fn address(device: u16, v6: bool, host: u16) -> IpAddr {
+    match v6 {
+        false => IpAddr::from([10, 91 + device as u8, 0, host as u8]),
+        true => IpAddr::from([0xfd91 + device, 0, 0, 0, 0, 0, 0, host]),
+    }
 }
 
 pub(crate) struct Lab {
     pub(crate) host: NetNs,
     pub(crate) peer: NetNs,
     pub(crate) directory: PathBuf,
+    devices: u16,
 }
 
 /// A process, killed when this is dropped.
 pub(crate) struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
+    said: String,
 }
 
 impl Running {
     fn start(command: &mut Command) -> Self {
+        let mut running = Self::spawn(command);
+        running.said = running.wait_for("ready");
+        running
+    }
+
+    /// What it has said after "ready".
+    pub(crate) fn last(&self) -> String {
+        self.said.clone()
+    }
+
+    /// Without waiting until it is ready.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let mut running = Self { child, output };
-        running.wait_for("ready");
-        running
+        Self { child, output, said: String::new() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it is ready (true), or has ended (false).
+    pub(crate) fn is_ready(&mut self) -> bool {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+            if line.starts_with("ready") {
+                return true;
+            }
+            line.clear();
+        }
+        false
+    }
+
+    /// Waits until the process has ended by itself.
+    pub(crate) fn wait_for_end(&mut self) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !self.has_ended() {
+            assert!(Instant::now() < end, "it goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
     /// Reads until a line begins so, and returns the rest of it.
@@ -74,46 +125,78 @@ impl Drop for Running {
 }
 
 impl Lab {
-    /// `None` without root.
+    /// One device with one queue. `None` without root.
     pub(crate) fn up(test: &str) -> Option<Self> {
+        Self::with(test, 1, 1)
+    }
+
+    pub(crate) fn with(test: &str, devices: u16, queues: u32) -> Option<Self> {
         if !netns_unsafe::is_root() {
             println!("skipped: {test} (needs root)");
             return None;
         }
-        let (host, peer) = (NetNs::new(), NetNs::new());
-        host.run(&format!("ip link add {DEVICE} type veth peer name peer0 netns {}", peer.path()));
-        for (ns, device, addr) in [(&host, DEVICE, ours as fn(bool) -> IpAddr), (&peer, "peer0", peers)] {
-            ns.run(&format!(
-                "ip addr add {}/24 dev {device} && ip addr add {}/64 dev {device} nodad",
-                addr(false),
-                addr(true)
-            ));
-            ns.run(&format!("ip link set {device} up"));
-        }
-        host.run(&format!(
-            "for i in $(seq 500); do ip -o link show {DEVICE} | grep -q 'state UP' && exit; sleep 0.01; done; false"
-        ));
         let directory = std::env::temp_dir().join(format!("fs-shared-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         // Other users cannot read the build's folder.
         std::fs::copy(std::env::current_exe().unwrap(), directory.join("program")).unwrap();
-        Some(Self { host, peer, directory })
+        let lab = Self { host: NetNs::new(), peer: NetNs::new(), directory, devices };
+        (0..devices).for_each(|device| lab.plug(device, queues));
+        Some(lab)
+    }
+
+    /// Connects the host's device with this number to the peer.
+    pub(crate) fn plug(&self, device: u16, queues: u32) {
+        let (host, peer) = (&self.host, &self.peer);
+        let ends = format!("numrxqueues {queues} numtxqueues {queues}");
+        host.run(&format!(
+            "ip link add fsd{device} {ends} type veth peer name peer{device} netns {} {ends}",
+            peer.path()
+        ));
+        for (ns, name, number) in [(host, "fsd", 1), (peer, "peer", 2)] {
+            let [v4, v6] = [false, true].map(|v6| address(device, v6, number));
+            ns.run(&format!(
+                "ip addr add {v4}/24 dev {name}{device} && ip addr add {v6}/64 dev {name}{device} nodad && \
+                 ip link set {name}{device} up"
+            ));
+        }
+        host.run(&format!(
+            "for i in $(seq 500); do ip -o link show fsd{device} | grep -q 'state UP' && exit; sleep 0.01; done; false"
+        ));
     }
 
     pub(crate) fn control(&self) -> PathBuf {
         self.directory.join("control.sock")
     }
 
-    fn fastsock(&self, args: &[&str]) -> Command {
+    pub(crate) fn fastsock(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
         command.args(args);
         command
     }
 
     pub(crate) fn daemon(&self) -> Running {
-        let control = self.control();
-        let args = ["up", "--device", DEVICE, "--control", control.to_str().unwrap()];
-        self.host.enter(|| Running::start(&mut self.fastsock(&args)))
+        self.start(&mut self.up_command())
+    }
+
+    /// A daemon that shares all devices.
+    pub(crate) fn up_command(&self) -> Command {
+        let mut command = self.fastsock(&["up", "--control", self.control().to_str().unwrap()]);
+        for device in 0..self.devices {
+            command.args(["--device", &format!("fsd{device}")]);
+        }
+        command
+    }
+
+    /// A daemon that has this configuration, and nothing else.
+    pub(crate) fn daemon_of(&self, config: &str) -> Running {
+        let file = self.directory.join("fastsock.toml");
+        std::fs::write(&file, config).unwrap();
+        let (file, control) = (file.to_str().unwrap().to_owned(), self.control());
+        self.start(&mut self.fastsock(&["up", "--config", &file, "--control", control.to_str().unwrap()]))
+    }
+
+    fn start(&self, command: &mut Command) -> Running {
+        self.host.enter(|| Running::start(command))
     }
 
     /// Runs a command of `fastsock` in the host's namespace and returns its output.
@@ -125,12 +208,39 @@ impl Lab {
 
     /// Starts this binary in `namespace` as a user without any rights.
     pub(crate) fn program(&self, namespace: &NetNs, uid: u32, role: &str) -> Running {
+        namespace.enter(|| Running::start(&mut self.program_command(uid, role)))
+    }
+
+    pub(crate) fn program_command(&self, uid: u32, role: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);
         command.args(["--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
         command.arg(self.directory.join("program")).args(["--exact", "program", "--nocapture"]);
         command.env(ROLE, role).env("FASTSOCK_CONTROL", self.control());
-        namespace.enter(|| Running::start(&mut command))
+        command
+    }
+
+    /// Returns the lines of `fastsock devices` about programs.
+    pub(crate) fn listed(&self) -> Vec<String> {
+        self.says("devices").lines().filter(|line| line.starts_with("fsd")).map(str::to_owned).collect()
+    }
+
+    /// Stops sharing, and checks that nothing is left.
+    pub(crate) fn down(&self) {
+        assert!(self.says("down").starts_with("removed"));
+        self.wait_for_pairs(0);
+        let pins = self.host.enter(|| {
+            let own = std::fs::metadata("/proc/thread-self/ns/net").unwrap();
+            let own = format!("{}-", std::os::unix::fs::MetadataExt::ino(&own));
+            let all = std::fs::read_dir("/sys/fs/bpf/fastsock").into_iter().flatten().flatten();
+            all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count()
+        });
+        assert_eq!(pins, 0, "maps are pinned still");
+        let attached = self.host.enter(|| Command::new("bpftool").args(["net", "show"]).output());
+        // Without bpftool the counts above have to do.
+        if let Ok(attached) = attached.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) {
+            assert!(!attached.contains("share_in") && !attached.contains("share_out"), "{attached}");
+        }
     }
 
     /// Returns how many pairs of devices the host has.
@@ -150,13 +260,18 @@ impl Lab {
 
     /// The peer sends `bytes` to a port of the host and gets them back, by TCP and UDP of both families.
     pub(crate) fn echoes(&self, port: u16, bytes: usize) {
+        self.echoes_at(0, port, bytes);
+    }
+
+    /// The same over another device.
+    pub(crate) fn echoes_at(&self, device: u16, port: u16, bytes: usize) {
         self.peer.enter(|| {
             for v6 in [false, true] {
-                let mut stream = connect(SocketAddr::new(ours(v6), port));
-                exchange(&mut stream, bytes);
-                let socket = UdpSocket::bind(SocketAddr::new(peers(v6), 0)).unwrap();
+                let to = SocketAddr::new(address(device, v6, 1), port);
+                exchange(&mut connect(to), bytes);
+                let socket = UdpSocket::bind(SocketAddr::new(address(device, v6, 2), 0)).unwrap();
                 socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-                socket.connect(SocketAddr::new(ours(v6), port)).unwrap();
+                socket.connect(to).unwrap();
                 socket.send(&bytes.to_ne_bytes()).unwrap();
                 let mut answer = [0; 9];
                 assert_eq!(socket.recv(&mut answer).unwrap(), 8);
@@ -169,10 +284,9 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         let _gone = std::fs::remove_dir_all(&self.directory);
-        if !std::thread::panicking() {
-            return;
+        if std::thread::panicking() {
+            let _gone = self.host.enter(|| self.fastsock(&["down"]).output());
         }
-        let _gone = self.host.enter(|| self.fastsock(&["down"]).output());
     }
 }
 

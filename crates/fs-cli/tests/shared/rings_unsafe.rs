@@ -1,0 +1,113 @@
+//! The rings of an AF_XDP socket, written as a program without fastsock would: any word, any time.
+#![allow(unsafe_code)]
+
+use fs_xdp::QueueConfig;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// `struct xdp_ring_offset` of linux/if_xdp.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Offsets {
+    producer: u64,
+    consumer: u64,
+    descriptors: u64,
+    flags: u64,
+}
+
+/// One ring, mapped until the process ends.
+struct Ring {
+    memory: *mut u8,
+    length: usize,
+    offsets: Offsets,
+}
+
+// SAFETY: the mapping belongs to no thread, and every access to it is atomic.
+unsafe impl Send for Ring {}
+
+/// RX, TX, fill and completion ring, in this order.
+pub(crate) struct Rings {
+    socket: OwnedFd,
+    rings: [Ring; 4],
+    sent: u32,
+    tx: u32,
+}
+
+/// The descriptor is not the last one of its packet.
+pub(crate) const CONTINUED: u32 = 1 << 0;
+/// Metadata (such as a place for a checksum) lies before the packet.
+pub(crate) const METADATA: u32 = 1 << 1;
+
+impl Rings {
+    pub(crate) fn map(socket: OwnedFd, sizes: QueueConfig) -> io::Result<Self> {
+        let mut all = [Offsets::default(); 4];
+        let mut length = size_of_val(&all) as libc::socklen_t;
+        // SAFETY: a live buffer of `length` bytes.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_XDP,
+                libc::XDP_MMAP_OFFSETS,
+                all.as_mut_ptr().cast(),
+                &mut length,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let parts = [
+            (libc::XDP_PGOFF_RX_RING, sizes.rx, 16),
+            (libc::XDP_PGOFF_TX_RING, sizes.tx, 16),
+            (libc::XDP_UMEM_PGOFF_FILL_RING as i64, sizes.fill, 8),
+            (libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, sizes.completion, 8),
+        ];
+        let map = |number: usize| {
+            let ((page, entries, size), offsets) = (parts[number], all[number]);
+            let length = offsets.descriptors as usize + entries as usize * size;
+            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+            // SAFETY: a new mapping, which nothing else uses.
+            let memory =
+                unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, socket.as_raw_fd(), page) };
+            match memory == libc::MAP_FAILED {
+                true => Err(io::Error::last_os_error()),
+                false => Ok(Ring { memory: memory.cast(), length, offsets }),
+            }
+        };
+        let rings = [map(0)?, map(1)?, map(2)?, map(3)?];
+        Ok(Self { socket, rings, sent: 0, tx: sizes.tx })
+    }
+
+    /// Sends descriptors (address, length, options), as they are.
+    pub(crate) fn transmit(&mut self, descriptors: &[(u64, u32, u32)]) {
+        let ring = &self.rings[1];
+        for (address, length, options) in descriptors {
+            let at = ring.offsets.descriptors as usize + (self.sent % self.tx) as usize * 16;
+            ring.store64(at, *address);
+            ring.store32(at + 8, *length);
+            ring.store32(at + 12, *options);
+            self.sent += 1;
+        }
+        ring.store32(ring.offsets.producer as usize, self.sent);
+        self.kick();
+    }
+
+    fn kick(&self) {
+        // SAFETY: no buffer.
+        unsafe { libc::sendto(self.socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+    }
+}
+
+impl Ring {
+    fn store32(&self, at: usize, value: u32) {
+        assert!(at + 4 <= self.length && at.is_multiple_of(4));
+        // SAFETY: within the mapping, aligned; the kernel shares it, so the access is atomic.
+        unsafe { AtomicU32::from_ptr(self.memory.add(at).cast()) }.store(value, Ordering::Release);
+    }
+
+    fn store64(&self, at: usize, value: u64) {
+        assert!(at + 8 <= self.length && at.is_multiple_of(8));
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.memory.add(at).cast()) }.store(value, Ordering::Release);
+    }
+}

@@ -1,0 +1,86 @@
+//! The programs of the tests: their binary again, as another user.
+
+use crate::lab::{DEVICE, ROLE, noise, peers};
+use fs_compat::{TcpListener, TcpStream, UdpSocket};
+use fs_rt::{Carrier, Runtime};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Plays the role that the environment names, and does nothing without one:
+///
+/// | role | |
+/// |---|---|
+/// | `serve PORT` | echoes what comes to a port |
+/// | `ask PORT` | sends to the peer's echo server and compares |
+/// | `bind PORT` | prints whether it may have a port |
+///
+/// Further words: `cores=N`, `device=NAME` (repeatable).
+pub(crate) fn play() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<&str> = role.split(' ').collect();
+    let option = |name: &str| {
+        let values = words.iter().filter_map(|word| word.strip_prefix(name)).map(str::to_owned);
+        values.collect::<Vec<String>>()
+    };
+    let cores = option("cores=").first().map_or(1, |cores| cores.parse().unwrap());
+    let mut devices = option("device=");
+    if devices.is_empty() {
+        devices.push(DEVICE.into());
+    }
+    let mut builder = Runtime::builder().cores(0..cores).pin(false).frames(4096).ephemeral_ports(64);
+    for device in devices {
+        builder = builder.device(device);
+    }
+    let runtime = builder.build().unwrap_or_else(|error| panic!("{error}"));
+    let (what, port) = (words[0].to_owned(), words[1].parse().unwrap());
+    let run = move |_| async move {
+        match &*what {
+            "serve" => serve(port).await,
+            "ask" => {
+                for v6 in [false, true] {
+                    ask(SocketAddr::new(peers(v6), port)).await;
+                }
+            }
+            "bind" => match TcpListener::bind(("0.0.0.0", port)).await {
+                Ok(_) => println!("ready bound"),
+                Err(error) => println!("ready {error}"),
+            },
+            other => panic!("no such role: {other:?}"),
+        }
+    };
+    runtime.run(run).unwrap();
+    println!("over");
+}
+
+async fn serve(port: u16) {
+    let listener = TcpListener::bind(format!("[::]:{port}")).await.unwrap();
+    let socket = UdpSocket::bind(format!("[::]:{port}")).await.unwrap();
+    fs_rt::spawn_local(async move {
+        let mut bytes = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut bytes).await {
+            let _lost = socket.send_to(&bytes[..len], from).await;
+        }
+    });
+    println!("ready");
+    while let Ok((mut stream, _)) = listener.accept().await {
+        println!("carrier {:?}", stream.carrier());
+        fs_rt::spawn_local(async move {
+            let (mut reader, mut writer) = stream.split();
+            let _reset = tokio::io::copy(&mut reader, &mut writer).await;
+        });
+    }
+}
+
+async fn ask(to: SocketAddr) {
+    let stream = TcpStream::connect(to).await.unwrap();
+    assert_eq!(stream.carrier(), Carrier::Core, "{to}");
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let sent = noise(1 << 20);
+    let copy = sent.clone();
+    fs_rt::spawn_local(async move { writer.write_all(&copy).await.unwrap() });
+    let mut came = vec![0; sent.len()];
+    tokio::time::timeout(Duration::from_secs(20), reader.read_exact(&mut came)).await.unwrap().unwrap();
+    assert!(came == sent, "other bytes came back");
+    println!("ready");
+}

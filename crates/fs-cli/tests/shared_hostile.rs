@@ -1,0 +1,261 @@
+//! A program on a shared device that lies: in the frames that it writes, and to the
+//! daemon. Each frame is dropped and counted, and its neighbour goes on. Needs root.
+
+#[path = "shared/lab.rs"]
+mod lab;
+#[path = "shared/liar.rs"]
+mod liar;
+#[path = "shared/rings_unsafe.rs"]
+mod rings_unsafe;
+#[path = "shared/role.rs"]
+mod role;
+
+use fs_core::Protocol;
+use fs_daemon::shared;
+use fs_rt::broker::message::{Answer, LEN, Request};
+use fs_xdp::{Umem, UmemConfig};
+use lab::{DEVICE, Lab};
+use liar::{Liar, MEMORY, RINGS, attach, call, datagram, greet};
+use rustix::net::SendFlags;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+#[test]
+fn program() {
+    role::play();
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// The neighbour, the liar with a lease of port 7002 (UDP), and a peer that receives at port 9000.
+struct Scene {
+    lab: Lab,
+    _daemon: lab::Running,
+    neighbour: lab::Running,
+    liar: Liar,
+    sinks: [UdpSocket; 2],
+}
+
+const OWN: [&str; 2] = ["10.91.0.1:7002", "[fd91::1]:7002"];
+const TO: [&str; 2] = ["10.91.0.2:9000", "[fd91::2]:9000"];
+
+impl Scene {
+    fn new(test: &str) -> Option<Self> {
+        let lab = Lab::up(test)?;
+        let daemon = lab.daemon();
+        let neighbour = lab.program(&lab.host, 65_533, "serve 7001");
+        let mut liar = lab.host.enter(|| Liar::new(&lab));
+        let sinks = TO.map(|to| lab.peer.enter(|| UdpSocket::bind(to).unwrap()));
+        // Nothing is leased yet.
+        liar.send(&datagram(at(OWN[0]), at(TO[0]), 10));
+        let socket = lab.host.enter(|| UdpSocket::bind("[::]:7002").unwrap());
+        assert_eq!(liar.lease(socket), Answer::Done);
+        for sink in &sinks {
+            sink.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        }
+        Some(Self { lab, _daemon: daemon, neighbour, liar, sinks })
+    }
+
+    /// Sends an honest datagram, which is the next one that the peer gets.
+    fn is_next(&mut self, v6: bool, payload: usize) {
+        let number = usize::from(v6);
+        self.liar.send(&datagram(at(OWN[number]), at(TO[number]), payload));
+        let came = self.sinks[number].recv_from(&mut [0; 2000]).unwrap();
+        assert_eq!(came, (payload, at(OWN[number])), "a forged one has come");
+    }
+
+    fn end(self) {
+        let Self { lab, _daemon, neighbour, liar, .. } = self;
+        lab.echoes(7001, 10_000);
+        drop((neighbour, liar));
+        lab.wait_for_pairs(0);
+        assert!(lab.listed().is_empty());
+        drop(_daemon);
+        lab.down();
+    }
+}
+
+fn changed(good: &[u8], at: usize, with: &[u8]) -> Vec<u8> {
+    let mut bytes = good.to_vec();
+    bytes[at..at + with.len()].copy_from_slice(with);
+    bytes
+}
+
+#[test]
+fn forged_frames_are_dropped_and_counted() {
+    let Some(mut scene) = Scene::new("forged") else { return };
+    scene.is_next(false, 20);
+    let (own, to) = (at(OWN[0]), at(TO[0]));
+    let good = datagram(own, to, 30);
+    let liar = &mut scene.liar;
+    liar.send(&datagram(at("10.91.0.1:7001"), to, 30)); // the neighbour's port
+    liar.send(&datagram(at("10.91.0.1:53"), to, 30)); // the kernel's
+    liar.send(&datagram(at("10.91.0.9:7002"), to, 30));
+    liar.send(&changed(&good, 23, &[6])); // TCP of a port that is leased for UDP
+    liar.send(&changed(&good, 23, &[1])); // ICMP
+    liar.send(&changed(&good, 20, &[0x20, 0])); // the first of several fragments
+    liar.send(&changed(&good, 20, &[0, 9])); // a later fragment
+    liar.send(&changed(&good, 14, &[0x46])); // options
+    liar.send(&changed(&good, 12, &[8, 6])); // ARP
+    liar.send(&changed(&good, 12, &[0x86, 0xdd])); // IPv6, by its type only
+    liar.send(&[&good[..12], &[0x81, 0, 0, 5], &good[12..]].concat()); // a VLAN tag
+    liar.send(&[&good[..12], &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 5], &good[12..]].concat()); // two
+    liar.send(&datagram(own, at("10.91.0.1:7001"), 30)); // to this host
+    liar.send(&datagram(own, at("127.0.0.1:7001"), 30));
+    liar.send(&datagram(own, to, 1600)); // over the device's MTU
+    liar.send(&good[..20]);
+    scene.is_next(false, 40);
+    let counters = scene.liar.counters(&scene.lab);
+    assert_eq!(counters["out_frames"], 2, "{counters:?}");
+    assert_eq!(counters["drop_port"], 4, "{counters:?}");
+    assert_eq!(counters["drop_address"], 1, "{counters:?}");
+    assert_eq!(counters["drop_fragment"], 2, "{counters:?}");
+    assert_eq!(counters["drop_local"], 2, "{counters:?}");
+    assert_eq!(counters["drop_length"], 1, "{counters:?}");
+    assert_eq!(counters["drop_protocol"] + counters["drop_malformed"], 7, "{counters:?}");
+    scene.end();
+}
+
+#[test]
+fn forged_frames_of_ipv6_are_dropped_and_counted() {
+    let Some(mut scene) = Scene::new("forged6") else { return };
+    scene.is_next(true, 20);
+    let (own, to) = (at(OWN[1]), at(TO[1]));
+    let good = datagram(own, to, 30);
+    let liar = &mut scene.liar;
+    liar.send(&datagram(at("[fd91::1]:7001"), to, 30));
+    liar.send(&datagram(at("[fd91::9]:7002"), to, 30));
+    liar.send(&datagram(at("[fe80::1]:7002"), to, 30));
+    liar.send(&changed(&good, 20, &[6]));
+    liar.send(&changed(&good, 20, &[58])); // ICMPv6, as a neighbour's advertisement is
+    liar.send(&changed(&good, 20, &[0])); // hop-by-hop options, routing, and destination options
+    liar.send(&changed(&good, 20, &[43]));
+    liar.send(&changed(&good, 20, &[60]));
+    liar.send(&changed(&good, 20, &[44])); // a fragment
+    liar.send(&datagram(own, at("[fd91::1]:7001"), 30)); // to this host
+    liar.send(&datagram(own, to, 1500)); // over the device's MTU
+    liar.send(&changed(&good, 14, &[0x40]));
+    liar.send(&good[..50]);
+    scene.is_next(true, 40);
+    let counters = scene.liar.counters(&scene.lab);
+    assert_eq!(counters["out_frames"], 2, "{counters:?}");
+    // With that without a lease, of the scene.
+    assert_eq!(counters["drop_port"], 3, "{counters:?}");
+    assert_eq!(counters["drop_address"], 2, "{counters:?}");
+    assert_eq!(counters["drop_fragment"], 1, "{counters:?}");
+    assert_eq!(counters["drop_local"], 1, "{counters:?}");
+    assert_eq!(counters["drop_length"], 1, "{counters:?}");
+    assert_eq!(counters["drop_protocol"] + counters["drop_malformed"], 6, "{counters:?}");
+    // To the loopback address: its route is no unicast route of the device.
+    scene.liar.send(&datagram(own, at("[::1]:7001"), 30));
+    scene.is_next(true, 50);
+    scene.end();
+}
+
+/// Offloads of a descriptor, and packets in several chunks whose headers are cut anywhere.
+#[test]
+fn offloads_and_super_segments_do_not_pass_the_check() {
+    let Some(mut scene) = Scene::new("offloads") else { return };
+    let (own, to) = (at(OWN[0]), at(TO[0]));
+    let forged = datagram(at("10.91.0.1:7001"), to, 30);
+    let good = datagram(own, to, 30);
+    let before = scene.liar.counters(&scene.lab);
+    // A reserved option.
+    scene.liar.send_with(&good, 1 << 31);
+    // Whole or in parts, a forged one is a forged one.
+    for cut in [14, 20, 30, 34, 36, 40] {
+        scene.liar.send_in_parts(&[&forged[..cut], &forged[cut..]]);
+    }
+    // Three chunks are more than the device's MTU, with a length in the header that fits or not.
+    let long = datagram(own, to, 9000);
+    scene.liar.send_in_parts(&[&long[..3000], &long[3000..6000], &long[6000..]]);
+    let short = changed(&long, 16, &58_u16.to_be_bytes());
+    scene.liar.send_in_parts(&[&short[..3000], &short[3000..6000], &short[6000..]]);
+    // As a super-segment with many parts.
+    let parts: Vec<&[u8]> = long.chunks(600).collect();
+    scene.liar.send_in_parts(&parts);
+    scene.is_next(false, 40);
+    let counters = scene.liar.counters(&scene.lab);
+    let more = |name: &str| counters[name] - before[name];
+    assert_eq!(more("out_frames"), 1, "{counters:?}");
+    assert_eq!(more("drop_length"), 3, "{counters:?}");
+    assert_eq!(more("drop_port") + more("drop_malformed"), 6, "{counters:?}");
+    // An honest one in parts passes.
+    scene.liar.send_in_parts(&[&good[..20], &good[20..]]);
+    assert_eq!(scene.sinks[0].recv_from(&mut [0; 2000]).unwrap(), (30, own));
+    // XDP_TXMD_FLAGS_CHECKSUM with csum_start on the source port: it would be written after the
+    // check. The kernel refuses it, and stops this queue there. Last, therefore.
+    let mut metadata = [0_u8; 24];
+    metadata[0] = 2;
+    metadata[8..10].copy_from_slice(&34_u16.to_ne_bytes());
+    scene.liar.send_with_metadata(&metadata, &good);
+    scene.lab.echoes(7001, 10_000);
+    scene.sinks[0].set_nonblocking(true).unwrap();
+    if let Ok((_, from)) = scene.sinks[0].recv_from(&mut [0; 2000]) {
+        assert_eq!(from, own);
+    }
+    scene.end();
+}
+
+/// What the daemon is asked for without a right to it.
+#[test]
+fn lies_to_the_daemon_are_refused() {
+    let Some(scene) = Scene::new("lies") else { return };
+    let (lab, control) = (&scene.lab, &scene.liar.control);
+    let refused = |answer: Answer, with: i32| {
+        assert!(matches!(answer, Answer::Failed { errno, .. } if errno == with), "{answer:?}");
+    };
+    // A port of another namespace, a socket without a port, and no socket.
+    let far = lab.peer.enter(|| UdpSocket::bind("0.0.0.0:7001").unwrap());
+    refused(scene.liar.lease(far), libc::EACCES);
+    let unbound = lab.host.enter(|| {
+        let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
+        rustix::net::socket(family, kind, None).unwrap()
+    });
+    refused(scene.liar.lease(unbound), libc::EACCES);
+    refused(scene.liar.lease(std::fs::File::open("/dev/null").unwrap()), libc::EACCES);
+    // The neighbour's lease is not its own to release.
+    let release = Request::Release { protocol: Protocol::Tcp, at: at("[::]:7001") };
+    assert_eq!(call(control, &release, &[]).0, Answer::Done);
+    lab.echoes(7001, 10_000);
+    // It has a pair already, and others' slots have tokens.
+    let (_, file) = Umem::in_file(MEMORY).unwrap();
+    refused(call(control, &attach(), &[&file]).0, libc::EINVAL);
+    let other = greet(lab);
+    for slot in [0, 1, 2, 255, u16::MAX] {
+        refused(call(&other, &Request::Resume { slot, token: [0, 0] }, &[]).0, libc::ENOENT);
+    }
+    // Memory that is no memory, or another size, or too much.
+    refused(call(&other, &attach(), &[]).0, libc::EINVAL);
+    let null: OwnedFd = std::fs::File::open("/dev/zero").unwrap().into();
+    assert!(matches!(call(&other, &attach(), &[&null]).0, Answer::Failed { .. }));
+    let sizes = |chunks, chunk_size| Request::Attach {
+        name: DEVICE.into(),
+        queues: 1,
+        memory: UmemConfig { chunks, chunk_size },
+        rings: RINGS,
+    };
+    for (chunks, size) in [(1025, 4096), (1024, 3), (0, 0), (u32::MAX, 4096), (1 << 20, 4096)] {
+        assert!(matches!(call(&other, &sizes(chunks, size), &[&file]).0, Answer::Failed { .. }), "{chunks} {size}");
+    }
+    let rings = |n| fs_xdp::QueueConfig { rx: n, tx: n, fill: n, lent: n, completion: n };
+    for n in [0, 3, 1 << 31] {
+        let attach = Request::Attach { name: DEVICE.into(), queues: 1, memory: MEMORY, rings: rings(n) };
+        assert!(matches!(call(&other, &attach, &[&file]).0, Answer::Failed { .. }), "{n}");
+    }
+    // A device of another name, and bytes without a meaning: the connection ends, the daemon does not.
+    refused(call(&other, &Request::Device("lo".into()), &[]).0, libc::ENODEV);
+    for bytes in [&[0; LEN][..], &[0xff; LEN], &[1, 2, 3]] {
+        let one = greet(lab);
+        rustix::net::send(&one, bytes, SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(rustix::net::recv(&one, &mut [0; 9][..], rustix::net::RecvFlags::empty()).unwrap().0, 0);
+    }
+    assert_eq!(lab.pairs(), 2);
+    drop(other);
+    let rows = lab.host.enter(|| shared::list(shared::PINS.as_ref()).unwrap());
+    assert_eq!(rows.len(), 2);
+    scene.end();
+}

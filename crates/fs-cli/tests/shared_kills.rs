@@ -1,0 +1,184 @@
+//! Programs on a shared device and its daemon are killed (SIGKILL) at each of their steps: pairs,
+//! leases and memory return, and the next daemon serves. Needs root.
+
+#[path = "shared/lab.rs"]
+mod lab;
+#[path = "shared/role.rs"]
+mod role;
+
+use lab::{Lab, Running};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn program() {
+    role::play();
+}
+
+/// Memory of files in memory (memfd), as programs' frames are.
+fn shared_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
+}
+
+/// The daemon has nothing of a program any more.
+fn nothing_is_held(lab: &Lab) {
+    lab.wait_for_pairs(0);
+    let end = Instant::now() + Duration::from_secs(20);
+    while !lab.listed().is_empty() {
+        assert!(Instant::now() < end, "{:?}", lab.listed());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // The port is free.
+    let bound = || std::net::TcpListener::bind("0.0.0.0:7001").is_ok();
+    while !lab.host.enter(bound) {
+        assert!(Instant::now() < end, "the port is held");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn killed_program_leaves_nothing() {
+    let Some(lab) = Lab::up("killed") else { return };
+    let daemon = lab.daemon();
+    let began = Instant::now();
+    lab.program(&lab.host, 65_534, "serve 7001").kill();
+    let whole = began.elapsed();
+    nothing_is_held(&lab);
+    let before = shared_memory();
+    const STEPS: u32 = 12;
+    // From its first instruction to its first accept; most of the time it makes its pair and its leases.
+    for step in 0..STEPS {
+        let program = lab.host.enter(|| Running::spawn(&mut lab.program_command(65_534, "serve 7001")));
+        std::thread::sleep(whole * step / STEPS);
+        program.kill();
+        nothing_is_held(&lab);
+    }
+    // 8 MiB of frames each; other tests use shared memory, too.
+    let more = shared_memory().saturating_sub(before);
+    assert!(more < 8 << 20 << 4, "{more} bytes of {STEPS} programs are held");
+    let served = lab.program(&lab.host, 65_534, "serve 7001");
+    lab.echoes(7001, 10_000);
+    drop((served, daemon));
+    lab.down();
+}
+
+/// Kills a process before its system call `name` for the `nth` time from now on. Ends with it.
+fn kill_before(pid: u32, name: &str, nth: u32) -> Running {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-p", &pid.to_string(), "-e", &format!("trace={name}")]);
+    command.args(["-e", &format!("inject={name}:signal=KILL:when={nth}")]).stderr(Stdio::null());
+    let strace = Running::spawn(&mut command);
+    let traced = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        !status.contains("TracerPid:\t0\n")
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    while !traced() {
+        assert!(Instant::now() < end, "strace does not trace");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // All threads, and it goes on.
+    std::thread::sleep(Duration::from_millis(100));
+    strace
+}
+
+/// Kills the daemon before a system call that it makes for a program, and checks that the next one
+/// serves. Returns false if the call was not made so often.
+fn daemon_dies_before(lab: &Lab, name: &str, nth: u32) -> bool {
+    let mut daemon = lab.daemon();
+    let kept = lab.program(&lab.host, 65_533, "serve 7002");
+    let strace = kill_before(daemon.pid(), name, nth);
+    let mut program = lab.host.enter(|| Running::spawn(&mut lab.program_command(65_534, "serve 7001")));
+    let is_ready = program.is_ready();
+    let died = daemon.has_ended();
+    drop((strace, daemon));
+    assert!(is_ready || died, "{name} {nth}: the program has failed, the daemon has not");
+    let daemon = lab.daemon();
+    lab.echoes(7002, 10_000);
+    let mut again = None;
+    if is_ready {
+        lab.echoes(7001, 10_000);
+    } else {
+        again = Some(lab.program(&lab.host, 65_534, "serve 7001"));
+        lab.echoes(7001, 10_000);
+    }
+    lab.wait_for_pairs(2);
+    drop((again, program));
+    lab.wait_for_pairs(1);
+    drop(kept);
+    nothing_is_held(lab);
+    drop(daemon);
+    died
+}
+
+/// A call of each kind that the daemon makes for a program, from the first to the last of them.
+#[test]
+#[ignore = "takes a minute: cargo xtask proof long"]
+fn daemon_killed_at_each_step_of_a_program() {
+    let Some(lab) = Lab::up("steps") else { return };
+    let mut died = 0;
+    for (name, times) in [
+        ("recvmsg", &[1, 3, 4][..]),
+        ("sendmsg", &[1, 2, 3]),
+        ("unshare", &[1]),
+        ("sendto", &[1, 2, 3, 4]),
+        ("ioctl", &[1]),
+        ("setsockopt", &[1, 3]),
+        ("bind", &[1]),
+        ("bpf", &[1, 5, 7, 8, 9, 10, 11, 12, 20, 100]),
+    ] {
+        died += times.iter().filter(|nth| daemon_dies_before(&lab, name, **nth)).count();
+    }
+    // strace may not trace here.
+    assert!(died == 0 || died >= 15, "only {died} daemons have died");
+    lab.down();
+}
+
+/// Maps, pins and the attachment are made or taken over.
+#[test]
+#[ignore = "takes a minute: cargo xtask proof long"]
+fn daemon_killed_at_each_step_of_its_start() {
+    let Some(lab) = Lab::up("start") else { return };
+    let before = lab.daemon();
+    let kept = lab.program(&lab.host, 65_533, "serve 7002");
+    before.kill();
+    let start = |nth: u32| {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=bpf"]);
+        command.args(["-e", &format!("inject=bpf:signal=KILL:when={nth}")]);
+        let up = lab.up_command();
+        command.arg(up.get_program()).args(up.get_args());
+        let mut daemon = lab.host.enter(|| Running::spawn(&mut command));
+        assert!(!daemon.is_ready(), "{nth}: it lives");
+    };
+    for nth in [1, 4, 8, 12, 16, 20, 24, 28, 40] {
+        start(nth);
+        lab.echoes(7002, 10_000);
+    }
+    let daemon = lab.daemon();
+    lab.echoes(7002, 10_000);
+    drop((daemon, kept));
+    lab.wait_for_pairs(0);
+    lab.down();
+    // From nothing, too.
+    for nth in [1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 40] {
+        start(nth);
+    }
+    let daemon = lab.daemon();
+    let served = lab.program(&lab.host, 65_534, "serve 7001");
+    lab.echoes(7001, 10_000);
+    drop((served, daemon));
+    lab.wait_for_pairs(0);
+    // `fastsock down` is killed as well.
+    for nth in [1, 2, 4, 7] {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=unlink,unlinkat,rmdir"]);
+        command.args(["-e", &format!("inject=unlink,unlinkat,rmdir:signal=KILL:when={nth}")]);
+        let down = lab.fastsock(&["down"]);
+        command.arg(down.get_program()).args(down.get_args());
+        lab.host.enter(|| command.status()).unwrap();
+    }
+    lab.down();
+}
