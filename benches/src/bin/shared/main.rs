@@ -22,10 +22,10 @@ const PARTS: [Part; 5] = [
     ("accept", loopback::first_accept),
 ];
 
-/// Usage message.
-const USAGE: &str = "usage: shared [--quick] [--dry-run] [broker|fair|killed|loopback|accept …]";
+const ABOUT: &str =
+    "Measures programs on a device that a daemon shares, and programs without a device, next to their peers.";
 
 fn main() -> ExitCode {
     let plans = [Plan { rounds: 5, seconds: 4 }, Plan { rounds: 1, seconds: 2 }];
-    fs_benches::run(USAGE, |words| parts::run(USAGE, &PARTS, plans, words))
+    parts::main("shared", ABOUT, &PARTS, plans)
 }
