@@ -12,7 +12,7 @@ use fs_tests::unmodified::programs::Server;
 /// A work of the program, its name, its unit, units of the program's figure per unit, and the goal.
 type Work = (&'static str, &'static str, &'static str, f64, Goal);
 
-/// Goals are those of issue 39 as ratios to the kernel's loopback, where it gives a ratio.
+/// Goals are ratios to the kernel's loopback, except where a unit is named.
 const TWO_CORES: [Work; 14] = [
     ("round-trip", "8-byte round trip", "µs", 1e3, Goal::AtMost(1.0 / 20.0)),
     ("trip:4096", "4 KiB round trip", "µs", 1e3, Goal::AtMost(0.5)),

@@ -1,6 +1,7 @@
 //! Whether the library in a process can reach the daemon.
 
 use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL, Service};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,14 @@ pub(crate) struct Reach {
     pub(crate) is_served: bool,
 }
 
+/// Whether a daemon accepts connections at a socket, however long its path is: an address has room for 107 bytes (unix(7)).
+fn answers(socket: &Path) -> bool {
+    let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else { return false };
+    std::fs::File::open(folder).is_ok_and(|folder| {
+        Service::answers(&Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
+    })
+}
+
 impl Reach {
     /// Reads the environment that the process was started with, and connects to the socket through
     /// the process's root folder.
@@ -25,7 +34,7 @@ impl Reach {
         let control = control_of(&process);
         let root = std::fs::read_link(process.join("root")).unwrap_or_else(|_| "/".into());
         let seen = process.join("root").join(control.strip_prefix("/").unwrap_or(&control));
-        Self { is_seen: seen.exists(), is_served: Service::answers(&seen), control, root }
+        Self { is_seen: seen.exists(), is_served: answers(&seen), control, root }
     }
 
     /// Returns why no connection of the process can get a ring. `None`: it reaches a daemon.
