@@ -5,7 +5,7 @@
 //! | [`run`], [`block_on`], [`main`](macro@main) | start in one line, with a tokio runtime of several threads |
 //! | [`net`] | sockets with the methods of `tokio::net`, for any thread: axum, tonic, quinn, `tokio::spawn` |
 //! | [`local`] | the same on a core, without the extra copy; they are not `Send` |
-//! | [`Runtime`] | one pinned thread per core, each with device queues, a part of the TCP engine and a tokio runtime |
+//! | [`Runtime`] | one pinned thread (a *core*) per CPU that it uses, each with device queues, a part of the TCP engine and a tokio runtime |
 //! | [`blocking`], [`socket2`] | the types of `std::net` and the crate `socket2`: kernel sockets for any thread |
 //! | `metrics` (feature `metrics`) | the counters of the cores, for recorders of the crate `metrics` |
 //! | `links` (features `tap`, `xsk-rs`) | links that you open yourself |

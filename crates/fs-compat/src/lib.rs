@@ -2,7 +2,7 @@
 //!
 //! | module | shaped like | runs |
 //! |---|---|---|
-//! | [`local`] | `tokio::net` | on a core of an `fs_rt::Runtime`, on the core's TCP engine |
+//! | [`local`] | `tokio::net` | on a core of an `fs_rt::Runtime`: the core's own TCP, or the kernel's where no device leads |
 //! | [`net`](mod@net) | `tokio::net` | on any thread; a task on a core does the I/O. For axum, tonic, quinn and `tokio::spawn` |
 //! | [`blocking`] | `std::net`'s own types | on any thread, on the kernel |
 //! | [`socket2`] | the crate `socket2` itself | on any thread, on the kernel |

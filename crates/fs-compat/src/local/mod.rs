@@ -1,4 +1,4 @@
-//! Sockets shaped like tokio's, on the stack of the core that the calling task runs on.
+//! Sockets shaped like tokio's, for tasks on a core: the core's own TCP, or the kernel's where no device leads.
 //!
 //! [`TcpListener`], [`TcpStream`], [`TcpSocket`] and [`UdpSocket`] have the methods of their
 //! `tokio::net` namesakes, implement `AsyncRead` and `AsyncWrite`, and return the errors (kind and
@@ -17,7 +17,7 @@
 //! - [`TcpStream::recv_borrowed`] and [`TcpStream::send_buffer`] move data without a copy.
 //!
 //! ```no_run
-//! use fs_compat::TcpListener;
+//! use fs_compat::local::TcpListener;
 //! use tokio::io::{AsyncReadExt, AsyncWriteExt};
 //!
 //! let rt = fs_rt::Runtime::builder().device("veth0").cores([0, 1]).build()?;

@@ -3,7 +3,7 @@
 //!
 //! A connection of [`local`](crate::local) never leaves its core, so its data path has no locks, and
 //! it is not `Send`. Here a task on the core serves the connection, and your handle reaches it through
-//! a queue of 64 KiB per direction. docs/SEND.md has the costs and an example for each framework.
+//! a queue of 64 KiB per direction. docs/SEND.md has the costs, and how each framework takes these sockets.
 //!
 //! A socket uses this runtime:
 //!
