@@ -14,8 +14,10 @@ use std::process::Command;
 
 const CONNECTION: &str = "the kernel has no call to export or import a connection's sequence numbers, windows and data in \
      flight: `connect`, or `accept`; sockets of `blocking` and `socket2` are descriptors";
-const LISTENER: &str = "connections in the kernel's queue could not be accepted here, nor the reverse: \
+const LISTENER: &str = "a listener of std has only the kernel's queue, and this one also has the cores': \
      `bind` to its address; listeners of `blocking` and `socket2` are descriptors";
+const ON_A_CORE: &str = "on a core: `fastsock::local::TcpStream` has it for connections that the kernel carries; \
+     sockets of `blocking` and `socket2` are descriptors";
 const ALL_CORES: &str =
     "each core must bind its socket, which is an async call: `bind`; on a core `fastsock::local::UdpSocket::from_std`";
 
@@ -24,8 +26,8 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("TcpListener", "from_std", LISTENER),
     ("TcpListener", "into_std", LISTENER),
     ("TcpSocket", "from_std_stream", CONNECTION),
-    ("net::TcpStream", "from_std", CONNECTION),
-    ("net::TcpStream", "into_std", CONNECTION),
+    ("net::TcpStream", "from_std", ON_A_CORE),
+    ("net::TcpStream", "into_std", ON_A_CORE),
     ("net::TcpListener", "from_std", LISTENER),
     ("net::TcpListener", "into_std", LISTENER),
     ("net::UdpSocket", "from_std", ALL_CORES),
