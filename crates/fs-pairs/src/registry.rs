@@ -38,7 +38,7 @@ pub struct Limits {
     pub wait: Duration,
     /// Offers of one process that wait, each with a descriptor of the service's.
     pub offers_of_process: usize,
-    /// Offers that wait.
+    /// Offers that wait. One user other than root may have half of them.
     pub offers: usize,
     /// Ends of pairs. One user other than root may have half of them.
     pub ends: usize,
@@ -108,6 +108,13 @@ struct Holder {
     offers: usize,
 }
 
+/// What one user's processes hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OfUser {
+    ends: usize,
+    offers: usize,
+}
+
 /// Namespace, own address, the peer's address: no two live sockets share them.
 type Place = (u64, SocketAddr, SocketAddr);
 
@@ -119,8 +126,8 @@ pub(crate) struct Registry {
     pub(crate) wire: Option<CountWire>,
     limits: Limits,
     holders: HashMap<u64, Holder>,
-    /// Ends of pairs by user.
-    ends: HashMap<u32, usize>,
+    /// Users that hold something.
+    users: HashMap<u32, OfUser>,
     held: BTreeMap<Key, Held>,
     waiting: HashMap<Place, Key>,
     deadlines: BTreeMap<(Instant, Key), ()>,
@@ -228,7 +235,7 @@ impl Registry {
         {
             return self.pair(other, key, &facts, now);
         }
-        if holder.offers >= self.limits.offers_of_process || self.waiting.len() >= self.limits.offers {
+        if holder.offers >= self.limits.offers_of_process || !self.may_have_another_offer(holder.who) {
             return Outcome::Refused(Reason::Limit);
         }
         if let Some(before) = self.waiting.get(&place(&facts)).copied() {
@@ -246,13 +253,31 @@ impl Registry {
         if let Some(holder) = self.holders.get_mut(&key.client) {
             holder.offers += 1;
         }
+        self.change_user(key.client, |user| user.offers += 1);
         Outcome::Waits
     }
 
     fn may_have_another_end(&self, who: Process) -> bool {
-        let all: usize = self.paired.len();
-        let of_user = self.ends.get(&who.uid).copied().unwrap_or(0);
-        all < self.limits.ends && (who.uid == 0 || of_user < self.limits.ends / 2)
+        self.is_below(self.paired.len(), self.limits.ends, who, |user| user.ends)
+    }
+
+    fn may_have_another_offer(&self, who: Process) -> bool {
+        self.is_below(self.waiting.len(), self.limits.offers, who, |user| user.offers)
+    }
+
+    /// Whether there are fewer than `limit`, and this user has fewer than half of them, or is root.
+    fn is_below(&self, all: usize, limit: usize, who: Process, of_user: impl Fn(&OfUser) -> usize) -> bool {
+        let of_user = self.users.get(&who.uid).map_or(0, of_user);
+        all < limit && (who.uid == 0 || of_user < limit / 2)
+    }
+
+    fn change_user(&mut self, client: u64, change: impl FnOnce(&mut OfUser)) {
+        let Some(holder) = self.holders.get(&client) else { return };
+        let user = self.users.entry(holder.who.uid).or_default();
+        change(user);
+        if *user == OfUser::default() {
+            self.users.remove(&holder.who.uid);
+        }
     }
 
     fn is_other_end(&self, waiting: Key, facts: &Facts, fd: &Foreign) -> bool {
@@ -271,9 +296,7 @@ impl Registry {
         for (key, cookie) in [(first, first_facts.cookie), (second, facts.cookie)] {
             self.held.insert(key, Held::End { pair });
             self.paired.insert(cookie, pair);
-            if let Some(holder) = self.holders.get(&key.client) {
-                *self.ends.entry(holder.who.uid).or_default() += 1;
-            }
+            self.change_user(key.client, |user| user.ends += 1);
         }
         let ends = [Some(first), Some(second)];
         let process = |key: Key| self.holders.get(&key.client).map_or_else(Process::default, |holder| holder.who);
@@ -297,6 +320,7 @@ impl Registry {
         if let Some(holder) = self.holders.get_mut(&key.client) {
             holder.offers = holder.offers.saturating_sub(1);
         }
+        self.change_user(key.client, |user| user.offers = user.offers.saturating_sub(1));
         Some(facts)
     }
 
@@ -311,15 +335,7 @@ impl Registry {
 
     fn forget_end(&mut self, key: Key) {
         let Some(Held::End { pair }) = self.held.remove(&key) else { return };
-        if let Some(holder) = self.holders.get(&key.client) {
-            let uid = holder.who.uid;
-            if let Some(ends) = self.ends.get_mut(&uid) {
-                *ends = ends.saturating_sub(1);
-                if *ends == 0 {
-                    self.ends.remove(&uid);
-                }
-            }
-        }
+        self.change_user(key.client, |user| user.ends = user.ends.saturating_sub(1));
         let Some(row) = self.pairs.get_mut(&pair) else { return };
         for end in &mut row.ends {
             if *end == Some(key) {

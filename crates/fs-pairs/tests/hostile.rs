@@ -142,6 +142,37 @@ fn process_may_have_some_offers_only() {
     matched(&client, number);
 }
 
+/// A user that offers sockets without end leaves half of the offers to others.
+#[test]
+fn offers_of_one_user_leave_room_for_others() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (another user's offers)");
+        return;
+    }
+    let limits = Limits { wait: Duration::from_secs(3600), offers: 4, ..Limits::default() };
+    let service = Running::with(limits);
+    let nobody = rustix::process::Uid::from_raw(65534);
+    let connections: Vec<_> = (0..4).map(|_| connection()).collect();
+    let fill = || {
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("nobody");
+        let client = service.client();
+        let numbers: Vec<_> = connections.iter().take(3).map(|(a, _)| offer(&client, a)).collect();
+        assert_eq!(refused(&client, numbers[2]), Reason::Limit);
+        // One of them is over, so another one may wait.
+        client.forget(numbers[0]);
+        assert_eq!(refused(&client, numbers[0]), Reason::NoPeer);
+        offer(&client, &connections[2].0);
+        client
+    };
+    let _full = std::thread::scope(|scope| scope.spawn(fill).join().expect("no panic"));
+    let client = service.client();
+    let (a, b) = &connections[3];
+    let (first, second) = (offer(&client, a), offer(&client, b));
+    matched(&client, first);
+    matched(&client, second);
+}
+
 #[test]
 fn ends_of_pairs_are_bounded() {
     let service = Running::with(Limits { ends: 2, ..Limits::default() });
