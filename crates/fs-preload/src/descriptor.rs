@@ -158,7 +158,8 @@ fn reset_at_close(fd: RawFd) {
     let _set = rustix::net::sockopt::set_socket_linger(Fd::new(fd).borrow(), Some(std::time::Duration::ZERO));
 }
 
-/// A pinned socket whose ring is empty needs the library no more. Its close(2) will not be noticed, so its pair ends here.
+/// A pinned socket whose ring is empty needs the library no more, unless a set has to drop what the kernel says of it. Its close(2) will
+/// not be noticed, so its pair ends here.
 #[cold]
 pub(crate) fn retire(fd: RawFd, held: Held) {
     let Some(slot) = table::slot(fd) else { return };
@@ -166,6 +167,9 @@ pub(crate) fn retire(fd: RawFd, held: Held) {
         return;
     }
     if let Some(socket) = held.socket() {
+        if socket.is_spent() {
+            return;
+        }
         set::tell(socket);
         socket.leave_sets();
         if held.numbers() == 1 && !socket.is_inherited() {

@@ -404,6 +404,14 @@ impl Socket {
         self.with_memberships(is_untold) != Some(false)
     }
 
+    /// Returns whether a set has to drop what the kernel says of an EPOLLONESHOT registration.
+    pub(crate) fn is_spent(&self) -> bool {
+        let is_spent = |all: &mut Vec<Membership>| {
+            all.iter().any(|membership| !membership.is_left && membership.member.is_spent())
+        };
+        self.with_memberships(is_spent) != Some(false)
+    }
+
     /// Leaves all sets: the last descriptor is about to be closed, or nothing of the ring is left.
     pub(crate) fn leave_sets(&self) {
         for membership in self.with_memberships(core::mem::take).unwrap_or_default() {

@@ -65,6 +65,8 @@ pub struct Member<K: Kernel> {
     is_hot: AtomicBool,
     place: AtomicUsize,
     is_removed: AtomicBool,
+    /// EPOLLONESHOT: the one report was made by the ring, and the kernel would still report an error or hang-up.
+    is_spent: AtomicBool,
 }
 
 /// An epoll set, as far as promoted connections of this process are in it.
@@ -110,7 +112,5 @@ struct Entry<K: Kernel> {
     /// The application's registration. Changing it creates a new entry.
     events: u32,
     data: u64,
-    /// EPOLLONESHOT: the one report was made. `events` has no event then, but may have none before that, too.
-    is_spent: bool,
     member: Arc<Member<K>>,
 }

@@ -57,7 +57,6 @@ impl<K: Kernel> Hot<K> {
             active: self.calls,
             events,
             data,
-            is_spent: false,
             member: Arc::clone(member),
         });
     }
@@ -90,7 +89,6 @@ impl<K: Kernel> Hot<K> {
         }
         let entry = &mut self.list[member.place.load(Ordering::Relaxed)];
         (entry.events, entry.data, entry.seen) = (member.events(), member.data(), None);
-        entry.is_spent = false;
     }
 
     /// Unread bytes are reported once more.
@@ -161,7 +159,7 @@ impl<K: Kernel> Hot<K> {
                 into[found] = entry.report(kernel, word, has_bytes, has_room);
                 found += 1;
                 i += 1;
-            } else if entry.member.pair().is_kernel_only_and_empty_behind(word) && !entry.is_spent {
+            } else if entry.member.pair().is_kernel_only_and_empty_behind(word) && !entry.member.is_spent() {
                 // The part's last one takes this place and is looked at next; the list's last one was looked at already, or is that one.
                 end -= 1;
                 self.swap(i, end);
@@ -207,7 +205,7 @@ impl<K: Kernel> Hot<K> {
         let pair = entry.member.pair();
         match pair.idle(|tail| !entry.wants_ring(tail)) {
             // A spent one stays: what the kernel says of it is no report.
-            Idle::Kernel if entry.is_spent => MaySleep::Yes,
+            Idle::Kernel if entry.member.is_spent() => MaySleep::Yes,
             Idle::Kernel => {
                 self.take_out(i);
                 MaySleep::Yes
@@ -250,7 +248,7 @@ impl<K: Kernel> Hot<K> {
             let mut event = events[i];
             let is_its = |entry: &&mut Entry<K>| entry.data == event.data && entry.events & EPOLLONESHOT != 0;
             let entry = self.list.iter_mut().find(is_its);
-            if entry.as_ref().is_some_and(|entry| entry.is_spent) {
+            if entry.as_ref().is_some_and(|entry| entry.member.is_spent()) {
                 continue;
             }
             if let Some(entry) = entry {
@@ -332,7 +330,8 @@ impl<K: Kernel> Entry<K> {
 
     /// The one-shot registration has reported.
     fn spend(&mut self) {
-        (self.events, self.is_spent) = (EPOLLONESHOT, true);
+        self.events = EPOLLONESHOT;
+        self.member.is_spent.store(true, Ordering::Relaxed);
     }
 
     fn is_edge_triggered(&self) -> bool {

@@ -33,6 +33,7 @@ impl<K: Kernel> Member<K> {
             is_hot: AtomicBool::new(false),
             place: AtomicUsize::new(0),
             is_removed: AtomicBool::new(false),
+            is_spent: AtomicBool::new(false),
         })
     }
 
@@ -49,6 +50,7 @@ impl<K: Kernel> Member<K> {
 
     /// The application has registered this, and the kernel does not know.
     pub(super) fn defer(&self, events: u32, data: u64) {
+        self.is_spent.store(false, Ordering::Relaxed);
         self.events.store(events, Ordering::Relaxed);
         self.data.store(data, Ordering::Relaxed);
     }
@@ -72,6 +74,12 @@ impl<K: Kernel> Member<K> {
         let data = self.data();
         let is_known = events == self.told_events() && data == self.told_data.load(Ordering::Relaxed);
         (!is_known).then_some(Registration { fd, event: Some(Event { events, data }) })
+    }
+
+    /// Returns whether the ring has made the one report of an EPOLLONESHOT registration. The kernel's one has no events then, but would
+    /// report an error or a hang-up, which the set drops as long as the member is in it.
+    pub fn is_spent(&self) -> bool {
+        self.is_spent.load(Ordering::Relaxed)
     }
 
     /// Returns whether the kernel may have to be told of a change ([`Set::tell`]).

@@ -118,7 +118,10 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
                         checked(unsafe { real::epoll_ctl(number, operation, fd, &raw mut event) } as isize)
                     })) as c_int
                 }
-                Body::Socket(_) => {
+                Body::Socket(socket) => {
+                    // It has another registration from here on.
+                    set::tell(socket);
+                    socket.leave_sets();
                     descriptor::retire(fd, held);
                     plain()
                 }
