@@ -72,6 +72,9 @@ struct Args {
     /// Same as `--config FILE`.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
+    /// Check the configuration and the files that it names, look up the names of servers, and exit.
+    #[arg(long)]
+    check: bool,
     #[command(flatten)]
     stack: StackArgs,
 }
@@ -105,6 +108,9 @@ pub fn run() -> ExitCode {
 fn serve(args: Args) -> anyhow::Result<()> {
     let file = args.config.or(args.file).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
+    if args.check {
+        return Ok(());
+    }
     let inherited = Arc::new(Inherited::receive(args.stack.stack)?);
     let files = fs_stacks::usage::raise_open_files(1 << 20)?;
     let count = args.stack.cores.0.len();

@@ -368,15 +368,15 @@ impl Latencies {
     }
 }
 
-/// Encodes responses by class, for each `who` with its labels.
+/// Encodes responses by class, for each owner (a server or a listener), under its labels.
 fn encode_classes<T>(
     encoder: &mut DescriptorEncoder,
     name: &str,
-    who: &[(Vec<(&'static str, String)>, T)],
+    owners: &[(Vec<(&'static str, String)>, T)],
     count: impl Fn(&T, usize) -> u64,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, "Answers by class.", None, MetricType::Counter)?;
-    for (labels, key) in who {
+    for (labels, key) in owners {
         for (class, name) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
             let mut labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
             labels.push(("class", name));
@@ -386,16 +386,16 @@ fn encode_classes<T>(
     Ok(())
 }
 
-/// Encodes a histogram for each `who` with its labels.
+/// Encodes a histogram for each owner, under its labels.
 fn encode_latency<T>(
     encoder: &mut DescriptorEncoder,
     name: &str,
-    who: &[(Vec<(&'static str, String)>, T)],
+    owners: &[(Vec<(&'static str, String)>, T)],
     add: impl Fn(&T, &mut Latencies),
 ) -> fmt::Result {
     let help = "From the head of a request to the end of its answer.";
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    for (labels, key) in who {
+    for (labels, key) in owners {
         let mut all = Latencies::default();
         add(key, &mut all);
         let bound = |us: u64| if us == u64::MAX { f64::INFINITY } else { us as f64 / 1e6 };

@@ -258,12 +258,19 @@ fn unusable_files_are_refused_with_line_cause_and_remedy() {
         let text = identity.listener("http", nobody(), "");
         let text = text.replace(identity.certificate.to_str().unwrap(), certificate.to_str().unwrap());
         let config = write_config(&text.replace(identity.key.to_str().unwrap(), key.to_str().unwrap()));
-        let out = output(EXE, &["--config", config.to_str().unwrap()]);
+        for check in [&[][..], &["--check"]] {
+            let out = output(EXE, &[&["--config", config.to_str().unwrap()], check].concat());
+            let said = String::from_utf8(out.stderr).unwrap();
+            assert!(!out.status.success() && said.contains("line 7: tls: "), "{said}");
+            assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
+        }
         std::fs::remove_file(config).unwrap();
-        let said = String::from_utf8(out.stderr).unwrap();
-        assert!(!out.status.success() && said.contains("line 7: tls: "), "{said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{words:?}: {said}");
     };
+    let config = write_config(&identity.listener("http", nobody(), ""));
+    let out = output(EXE, &["--check", "--config", config.to_str().unwrap()]);
+    std::fs::remove_file(config).unwrap();
+    // Nothing is opened: that would be said.
+    assert!(out.status.success() && out.stdout.is_empty(), "{out:?}");
     let nowhere = PathBuf::from("/nonexistent/file.pem");
     let name = |path: &PathBuf| path.to_str().unwrap().to_owned();
     refused(&nowhere, &identity.key, ["certificate /nonexistent/file.pem: No such file", "name a PEM file"]);
