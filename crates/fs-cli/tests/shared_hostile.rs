@@ -1,4 +1,4 @@
-//! A program on a shared device that lies: in the frames that it writes, and to the
+//! A program on a shared device that lies: in the frames that it writes, in its rings, and to the
 //! daemon. Each frame is dropped and counted, and its neighbour goes on. Needs root.
 
 #[path = "shared/lab.rs"]
@@ -197,6 +197,29 @@ fn offloads_and_super_segments_do_not_pass_the_check() {
     if let Ok((_, from)) = scene.sinks[0].recv_from(&mut [0; 2000]) {
         assert_eq!(from, own);
     }
+    scene.end();
+}
+
+/// Only the kernel reads its rings. It looks at each entry up to the producer's word, which therefore stays near: docs/SECURITY.md has
+/// what a word far ahead costs.
+#[test]
+fn scribbled_rings_harm_nobody_else() {
+    let Some(mut scene) = Scene::new("scribbled") else { return };
+    for seed in 0..40 {
+        let ring = seed as usize % 4;
+        scene.liar.rings.scribble(ring, seed, [0, 1, 64, 1 << 12, 1 << 16][seed as usize % 5]);
+        // What comes for it goes nowhere.
+        scene.lab.peer.enter(|| {
+            for _ in 0..20 {
+                scene.sinks[0].send_to(&[0; 100], OWN[0]).unwrap();
+            }
+        });
+    }
+    scene.lab.echoes(7001, 100_000);
+    let again = scene.lab.program(&scene.lab.host, 65_532, "serve 7003");
+    scene.lab.echoes(7003, 10_000);
+    drop(again);
+    scene.lab.wait_for_pairs(2);
     scene.end();
 }
 

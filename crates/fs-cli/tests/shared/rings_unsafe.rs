@@ -92,6 +92,25 @@ impl Rings {
         self.kick();
     }
 
+    /// Writes noise over one ring. Its producer's word becomes `producer` more than it was.
+    pub(crate) fn scribble(&mut self, which: usize, seed: u64, producer: u32) {
+        let mut random = seed | 1;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 32) as u32
+        };
+        let ring = &self.rings[which];
+        let at = ring.offsets.producer as usize;
+        let before = ring.load32(at);
+        (0..ring.length / 4).filter(|word| word * 4 != at).for_each(|word| {
+            let value = next();
+            // Half of them small, as indexes and lengths that nearly make sense.
+            ring.store32(word * 4, if value & 1 == 0 { value } else { value & 0xfff });
+        });
+        ring.store32(at, before.wrapping_add(producer));
+        self.kick();
+    }
+
     fn kick(&self) {
         // SAFETY: no buffer.
         unsafe { libc::sendto(self.socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
@@ -99,6 +118,12 @@ impl Rings {
 }
 
 impl Ring {
+    fn load32(&self, at: usize) -> u32 {
+        assert!(at + 4 <= self.length && at.is_multiple_of(4));
+        // SAFETY: within the mapping, aligned; the kernel shares it, so the access is atomic.
+        unsafe { AtomicU32::from_ptr(self.memory.add(at).cast()) }.load(Ordering::Acquire)
+    }
+
     fn store32(&self, at: usize, value: u32) {
         assert!(at + 4 <= self.length && at.is_multiple_of(4));
         // SAFETY: within the mapping, aligned; the kernel shares it, so the access is atomic.
