@@ -205,7 +205,7 @@ fn connections_end_when_idle_after_a_reload_and_at_a_stop() {
         assert_eq!(ask(&mut sender).await, "old");
         std::fs::write(&proxy.config, text("new")).unwrap();
         proxy.program.signal(Signal::HangUp);
-        eventually("the new configuration is in use", || proxy.program.log().contains("is in use;"));
+        proxy.program.says("is in use;");
         assert_eq!(ask(&mut sender).await, "new");
         connection.await.unwrap().unwrap();
         let (mut sender, connection) = open(&identity, proxy.addr()).await;

@@ -59,7 +59,7 @@ fn names_are_looked_up_again() {
     eventually("only the second is used", || bodies().into_iter().eq(["second"]));
     // A name that is gone changes nothing, but is logged.
     point(&[]);
-    eventually("it is logged", || proxy.program.log().contains("the previous addresses stay in use"));
+    proxy.program.says("the previous addresses stay in use");
     assert!(bodies().into_iter().eq(["second"]));
     std::fs::remove_file(hosts).unwrap();
     std::fs::remove_file(resolv_conf).unwrap();
@@ -200,7 +200,7 @@ fn lookups_do_not_delay_signals() {
     // A file with an address instead of the name is used too.
     std::fs::write(&config, text(&log).replace("web.test", "127.0.0.1")).unwrap();
     proxy.program.signal(Signal::HangUp);
-    eventually("the file is in use", || proxy.program.log().contains("is in use;"));
+    proxy.program.says("is in use;");
     assert!(!proxy.program.log().contains("the previous addresses stay in use"), "{}", proxy.program.log());
     assert_eq!(body_of(&proxy.get("/")), "server");
     for file in [hosts, resolv_conf, log, renamed] {

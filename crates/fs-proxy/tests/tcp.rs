@@ -78,7 +78,7 @@ fn unreachable_server_is_a_reset_and_a_log_line() {
     let proxy = Proxy::start("tcp", &[down], "", "");
     let mut stream = proxy.connect();
     assert!(stream.read(&mut [0]).is_err());
-    eventually("the log names the server", || proxy.program.log().contains(&down.to_string()));
+    proxy.program.says(&down.to_string());
 }
 
 #[test]

@@ -229,7 +229,7 @@ fn new_certificate_is_used_after_sighup_and_an_invalid_one_is_not() {
     std::fs::copy(&other.key, &identity.key).unwrap();
     proxy.program.signal(Signal::HangUp);
     eventually("the error is logged", || reloads("nothing has changed") == 1);
-    assert!(proxy.program.log().contains("the key is not the certificate's"), "{}", proxy.program.log());
+    proxy.program.says("the key is not the certificate's");
     assert_eq!(identity.get(&proxy).unwrap(), "answer");
     std::fs::write(&identity.key, key).unwrap();
 
@@ -239,7 +239,7 @@ fn new_certificate_is_used_after_sighup_and_an_invalid_one_is_not() {
     make_fifo(&identity.key);
     proxy.program.signal(Signal::HangUp);
     eventually("the FIFO is refused", || reloads("nothing has changed") == 2);
-    assert!(proxy.program.log().contains("no regular file"), "{}", proxy.program.log());
+    proxy.program.says("no regular file");
     std::fs::rename(&other.key, &identity.key).unwrap();
     proxy.program.signal(Signal::HangUp);
     eventually("mended", || reloads("is in use;") == 2);

@@ -7,7 +7,7 @@ mod identity;
 
 use bytes::Bytes;
 use common::*;
-use fs_stacks::testing::{PATIENCE, Signal, eventually};
+use fs_stacks::testing::{PATIENCE, Signal};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -119,7 +119,7 @@ fn servers_get_tls_and_their_certificate_is_verified() {
     // By address: this certificate has none.
     let by_address = start("http", &format!("\"{addr}\""), &format!("tls = {{ ca = {:?} }}", identity.certificate));
     assert!(by_address.get("/").starts_with("HTTP/1.1 502 "));
-    assert!(by_address.program.log().contains("TLS handshake"), "{}", by_address.program.log());
+    by_address.program.says("TLS handshake");
     drop(by_address);
     // Another authority.
     let stranger = Identity::new();
@@ -155,7 +155,7 @@ fn health_checks_and_tcp_listeners_use_tls() {
     // A plain server cannot pass: its handshake fails.
     let plain = http_backend(|_| ok("plain"));
     let proxy = start("tcp", &format!("\"{addr}\", \"{plain}\""), &tls);
-    eventually("the plain server is unhealthy", || proxy.program.log().contains("unhealthy"));
+    proxy.program.says("unhealthy");
     for _ in 0..4 {
         assert_eq!(body_of_one(&mut proxy.connect()), "GET / HTTP/1.1 0 0");
     }
@@ -440,7 +440,7 @@ fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
     let text = front.listener("http", nobody(), "");
     std::fs::write(&proxy.config, format!("{text}http2 = true\n")).unwrap();
     proxy.program.signal(Signal::HangUp);
-    eventually("it is in use", || proxy.program.log().contains("is in use;"));
+    proxy.program.says("is in use;");
     run(async {
         let sender = open(&front, proxy.addr()).await;
         let asked = (0..30).map(|_| {

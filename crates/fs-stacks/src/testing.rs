@@ -56,6 +56,16 @@ impl Program {
         self.stderr.lock().expect("no panic while locked").clone()
     }
 
+    /// Waits until its standard error contains `text`: a thread reads it, and what the program wrote
+    /// before its answer may come after it.
+    pub fn says(&self, text: &str) {
+        let until = Instant::now() + PATIENCE;
+        while !self.log().contains(text) {
+            assert!(Instant::now() < until, "the program did not say \"{text}\"");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
