@@ -6,6 +6,7 @@
 
 mod clients;
 mod cost;
+mod everywhere;
 mod grpc;
 mod pattern;
 mod servers;
@@ -31,7 +32,7 @@ enum Arguments {
         #[command(flatten)]
         on: On,
         /// Where they listen; TCP and UDP ports from 8001 on. The certificate is written to
-        /// "frameworks.der" here.
+        /// "frameworks-PID.der" here.
         addr: IpAddr,
     },
     /// Sends bodies to each server and compares what comes back.
@@ -48,6 +49,9 @@ enum Arguments {
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
     },
+    /// Servers and clients of each in one program, until SIGTERM. Prints "ready", and at the end who
+    /// was asked how often.
+    Everywhere(everywhere::Args),
     /// What it costs that any thread may use a connection: both ways in one run, in memory.
     Cost,
 }
@@ -81,6 +85,7 @@ impl On {
 async fn main() -> Result<()> {
     match Arguments::parse() {
         Arguments::Cost => cost::cost().await,
+        Arguments::Everywhere(args) => everywhere::run(args).await,
         Arguments::Serve { on, addr } => {
             let stack = on.start()?;
             let all = match &stack {

@@ -1,11 +1,12 @@
-//! A self-signed certificate of the servers, and the only one that the clients trust.
+//! A self-signed certificate of each program with servers. Clients trust those in their directory.
 
 use anyhow::{Context, Result};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::sync::Arc;
 
-/// Its file, in the directory of servers and clients.
-const FILE: &str = "frameworks.der";
+/// Start and end of its file's name, in the directory of servers and clients. Between them is the
+/// process id.
+const FILE: [&str; 2] = ["frameworks-", ".der"];
 
 /// The server name in it.
 pub(crate) const NAME: &str = "lab";
@@ -17,7 +18,8 @@ pub(crate) fn name() -> ServerName<'static> {
 /// Generates a certificate with its key.
 pub(crate) fn identity() -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).context("making a certificate")?;
-    std::fs::write(FILE, made.cert.der()).context(FILE)?;
+    let file = format!("{}{}{}", FILE[0], std::process::id(), FILE[1]);
+    std::fs::write(&file, made.cert.der()).context(file)?;
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
     Ok((vec![made.cert.der().clone()], key))
 }
@@ -25,7 +27,13 @@ pub(crate) fn identity() -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<
 /// Returns the clients' trust anchors.
 pub(crate) fn roots() -> Result<rustls::RootCertStore> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(std::fs::read(FILE).context(FILE)?.into())?;
+    for entry in std::fs::read_dir(".")? {
+        let name = entry?.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(FILE[0]) && name.ends_with(FILE[1])) {
+            roots.add(std::fs::read(name)?.into())?;
+        }
+    }
+    anyhow::ensure!(!roots.is_empty(), "no certificate of a server here");
     Ok(roots)
 }
 

@@ -25,7 +25,11 @@ pub(crate) const PROOF: &[Part] = &[
     Part { name: "sanitize", about: "crates with unsafe code under AddressSanitizer", run: sanitize },
     Part { name: "long", about: "tests that take long or measure time: the ignored ones", run: long },
     Part { name: "unmodified", about: "unmodified programs: docs/COMPATIBILITY.md", run: unmodified },
-    Part { name: "frameworks", about: "axum, tonic, quinn, reqwest on fastsock", run: frameworks },
+    Part {
+        name: "frameworks",
+        about: "axum, tonic, quinn and others on fastsock; SEND.md's programs",
+        run: frameworks,
+    },
     Part { name: "suites", about: "tests of std, tokio, socket2, polling and async-io under preload", run: suites },
     Part { name: "readme", about: "each command of README ends as it says", run: readme::readme },
     Part { name: "icount", about: "instructions per piece of work, within 3 %", run: icount },
@@ -173,7 +177,9 @@ fn frameworks(run: &mut Run) -> Outcome {
         return Outcome::one("frameworks: build", false);
     }
     let arguments = ["--release", "-p", "fs-tests", "--test", "frameworks", "--run-ignored", "all"];
-    nextest::tests(run, "default", &arguments, HOUR)
+    let mut outcome = nextest::tests(run, "default", &arguments, HOUR);
+    outcome.add(nextest::tests(run, "default", &["--release", "-p", "fs-frameworks", "--test", "send"], HOUR));
+    outcome
 }
 
 fn unmodified(run: &mut Run) -> Outcome {
