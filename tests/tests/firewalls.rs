@@ -8,7 +8,7 @@ use fs_tests::unmodified::daemon::Pair;
 use fs_tests::{Lab, Ns};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Echoes, a thread for each connection.
 const SERVER: &str = "import socket, sys, threading
