@@ -1,17 +1,15 @@
-//! One type on every carrier: each operation of a stream, a listener and a UDP socket, on the
-//! core's own TCP and on the kernel's. The kernel part needs neither rights nor a device.
+//! Sockets on each carrier, mostly on the kernel, which needs neither rights nor a device.
 
 mod common;
 
 use common::{both, server};
-use fs_compat::{CongestionControl, Keepalive, TcpListener, TcpSocket, TcpStream, UdpSocket};
-use fs_rt::{Carrier, LinkChoice, Runtime, Why};
-use std::collections::BTreeMap;
+use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+use fs_rt::{LinkChoice, Runtime};
 use std::future::Future;
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Runs `app` on one core of a runtime that only has kernel sockets. Fails after 30 s.
 fn on_kernel<F, T>(app: impl FnOnce() -> F + Send + Clone + 'static) -> T
@@ -38,154 +36,6 @@ async fn pair_at(at: SocketAddr) -> (TcpStream, TcpStream) {
 
 async fn loopback() -> (TcpStream, TcpStream) {
     pair_at("127.0.0.1:0".parse().unwrap()).await
-}
-
-/// Formats the result of an operation, without parts that depend on timing.
-fn said<T: std::fmt::Debug>(answer: io::Result<T>) -> String {
-    match answer {
-        Ok(value) => format!("{value:?}"),
-        Err(error) => format!("{:?}", error.kind()),
-    }
-}
-
-/// Calls every operation of a stream. `served` sends "hello", echoes once, and ends when its peer
-/// does.
-async fn operations(mut stream: TcpStream) -> BTreeMap<&'static str, String> {
-    let mut table = BTreeMap::new();
-    let mut buf = [0; 16];
-    macro_rules! row {
-        ($name:literal, $answer:expr) => {
-            assert!(table.insert($name, said($answer)).is_none(), "{} twice", $name)
-        };
-    }
-    row!("readable", stream.readable().await);
-    row!(
-        "ready",
-        stream.ready(Interest::READABLE | Interest::WRITABLE).await.map(|r| r.is_readable() && r.is_writable())
-    );
-    row!("writable", stream.writable().await);
-    row!("peek", stream.peek(&mut buf[..3]).await);
-    row!("try_io", stream.try_io(Interest::READABLE, || stream.try_read(&mut buf[..1])));
-    row!("try_read", stream.try_read(&mut buf[..1]));
-    row!("try_read_vectored", stream.try_read_vectored(&mut [IoSliceMut::new(&mut buf[..1])]));
-    row!("try_read_buf", stream.try_read_buf(&mut (&mut buf[..1])));
-    row!("read", stream.read(&mut buf).await);
-    row!("try_read of nothing", stream.try_read(&mut buf));
-    row!("try_write", stream.try_write(b"a"));
-    row!("try_write_vectored", stream.try_write_vectored(&[IoSlice::new(b"b"), IoSlice::new(b""), IoSlice::new(b"c")]));
-    row!("try_write_more", stream.try_write_more(b"d"));
-    row!("write_vectored", stream.write_vectored(&[IoSlice::new(b"e"), IoSlice::new(b"f")]).await);
-    row!("write_all", stream.write_all(b"gh").await);
-    row!("flush", stream.flush().await);
-    let mut echo = Vec::new();
-    while echo.len() < 8 {
-        let bytes = stream.recv_borrowed().await.unwrap();
-        assert!(!bytes.is_end_of_stream());
-        echo.extend_from_slice(&bytes);
-    }
-    row!("recv_borrowed", Ok(String::from_utf8(echo).unwrap()));
-    let mut frame = stream.alloc_send_buffer().unwrap();
-    row!("send buffer", Ok(frame.put_slice(b"12345678")));
-    row!("send_buffer", stream.send_buffer(frame).await);
-    row!("async_io", stream.async_io(Interest::READABLE, || stream.try_read(&mut buf)).await);
-    row!("queued", stream.queued().map(|(read, _)| read));
-    row!("nodelay", stream.set_nodelay(true).and_then(|()| stream.nodelay()));
-    row!("cork", stream.set_cork(true).and_then(|()| stream.set_cork(false)).and_then(|()| stream.cork()));
-    row!("ttl", stream.set_ttl(33).and_then(|()| stream.ttl()));
-    row!("ttl of 0", stream.set_ttl(0));
-    row!("tos", stream.set_tos(0x10).and_then(|()| stream.tos()));
-    row!("tclass_v6", stream.set_tclass_v6(0x20).and_then(|()| stream.tclass_v6()));
-    let keepalive = Keepalive { idle: Duration::from_secs(60), interval: Duration::from_secs(7), count: 3 };
-    row!("keepalive", stream.set_keepalive(Some(keepalive)).and_then(|()| stream.keepalive()));
-    let (minute, none) = (Some(Duration::from_secs(60)), None);
-    row!("user_timeout", stream.set_tcp_user_timeout(minute).and_then(|()| stream.tcp_user_timeout()));
-    row!("linger", stream.set_linger(minute).and_then(|()| stream.linger()));
-    row!("linger off", stream.set_linger(none).and_then(|()| stream.linger()));
-    row!("notsent_lowat", stream.set_tcp_notsent_lowat(Some(9000)).and_then(|()| stream.tcp_notsent_lowat()));
-    row!("mss", stream.set_mss(Some(1000)).and_then(|()| stream.mss()));
-    row!("window_clamp", stream.set_window_clamp(Some(60_000)).and_then(|()| stream.window_clamp()));
-    row!("oob_inline", stream.set_out_of_band_inline(true).and_then(|()| stream.out_of_band_inline()));
-    row!("recv_lowat", stream.set_recv_lowat(1).and_then(|()| stream.recv_lowat()));
-    row!("max_pacing_rate", stream.set_max_pacing_rate(Some(1 << 30)).and_then(|()| stream.max_pacing_rate()));
-    let reno = Some(CongestionControl::NewReno);
-    row!("congestion", stream.set_tcp_congestion(reno).and_then(|()| stream.tcp_congestion()));
-    row!("quickack", stream.set_quickack(true).and_then(|()| stream.quickack()));
-    row!("at_mark", stream.at_mark());
-    row!("no out of band", stream.try_recv_out_of_band());
-    row!("take_error", stream.take_error().map(|error| error.is_some()));
-    row!("info", stream.info().map(|info| (info.state, info.snd_mss > 0, info.snd_cwnd > 0)));
-    let (mut reader, mut writer) = stream.into_split();
-    row!("into_split", reader.peer_addr().and_then(|a| writer.peer_addr().map(|b| a == b)));
-    row!("shutdown", writer.shutdown().await);
-    row!("write after shutdown", writer.write(b"late").await);
-    row!("read to the end", reader.read_to_end(&mut Vec::new()).await);
-    let mut stream = reader.reunite(writer).unwrap();
-    row!(
-        "shutdown again",
-        stream.shutdown().await.map(drop).or_else(|e| match e.kind() {
-            // The kernel forgets a connection when both directions have ended.
-            ErrorKind::NotConnected => Ok(()),
-            _ => Err(e),
-        })
-    );
-    std::future::poll_fn(|cx| stream.poll_closed(cx)).await;
-    row!("poll_closed", Ok("over"));
-    table
-}
-
-async fn serve(mut stream: TcpStream) {
-    stream.write_all(b"hello").await.unwrap();
-    let mut buf = [0; 64];
-    loop {
-        match stream.read(&mut buf).await.unwrap() {
-            0 => return,
-            n => stream.write_all(&buf[..n]).await.unwrap(),
-        }
-    }
-}
-
-/// docs/CARRIERS.md lists the results of each operation on both carriers. `WRITE_CARRIERS=1` writes
-/// it.
-fn write_table(core: &BTreeMap<&'static str, String>, kernel: &BTreeMap<&'static str, String>) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CARRIERS.md");
-    let page = std::fs::read_to_string(&path).unwrap();
-    let (text, _) = page.split_once("| operation |").expect("the table's head");
-    let mut new = format!("{text}| operation | the core | the kernel |\n|---|---|---|\n");
-    for (name, core) in core {
-        let kernel = kernel.get(name).map_or("-", |said| if said == core { "the same" } else { said.as_str() });
-        new += &format!("| {name} | `{core}` | {kernel} |\n");
-    }
-    if std::env::var_os("WRITE_CARRIERS").is_some() {
-        std::fs::write(&path, new).unwrap();
-    } else {
-        assert_eq!(page, new, "WRITE_CARRIERS=1 cargo test -p fs-compat --test carriers writes it");
-    }
-}
-
-#[test]
-fn operations_return_the_same_on_each_carrier() {
-    let kernel = on_kernel(|| async {
-        let (client, served) = loopback().await;
-        assert_eq!(client.carrier(), Carrier::Kernel(Why::NoDevice));
-        assert_eq!(served.carrier(), Carrier::Kernel(Why::NoDevice));
-        tokio::task::spawn_local(serve(served));
-        operations(client).await
-    });
-    let (core, ..) = both(
-        |_| async {
-            let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
-            serve(listener.accept().await.unwrap().0).await;
-        },
-        |_| async {
-            let stream = TcpStream::connect(server(7)).await.unwrap();
-            assert_eq!(stream.carrier(), Carrier::Core);
-            operations(stream).await
-        },
-    );
-    write_table(&core, &kernel);
-    let differ: Vec<_> = core.iter().filter(|(name, said)| kernel.get(*name) != Some(*said)).collect();
-    assert!(differ.is_empty(), "on the core {differ:?}, on the kernel {kernel:?}");
-    assert!(core.len() > 40 && core.len() == kernel.len());
 }
 
 #[test]

@@ -1,0 +1,192 @@
+//! docs/CARRIERS.md's tables: every method of the sockets of a core and of any thread, over AF_XDP
+//! on a device of one's own, over a device that a daemon shares (by a user without rights), and on
+//! the kernel's sockets. The last needs neither rights nor a device.
+//!
+//! `WRITE_CARRIERS=1` writes the page. A difference needs a reason in [`DIFFER`].
+
+mod operations;
+#[path = "shared/lab.rs"]
+mod shared;
+
+use fs_compat::local::{TcpListener, UdpSocket};
+use fs_rt::{LinkChoice, Runtime};
+use operations::Row;
+use shared::{DEVICE, Lab, ROLE, ours, peers};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+/// The peer's port, and the port of ours at which it knocks.
+const PORT: u16 = 7007;
+const KNOCKED: u16 = 7008;
+
+const OWN: &str = "over AF_XDP";
+const SHARED: &str = "shared device";
+const KERNEL: &str = "kernel";
+const CARRIERS: [&str; 3] = [OWN, SHARED, KERNEL];
+
+/// Type (any that ends so), operation, and why carriers differ in it.
+const DIFFER: &[(&str, &str, &str)] = &[
+    ("TcpStream", "carrier", "says which"),
+    ("TcpStream", "poll_forward", "the kernel's received bytes are in no frame that a core could send"),
+    ("local::TcpStream", "into_std", "a core's connection is no descriptor of the kernel"),
+    ("Socket", "bind_device of the runtime's", "a runtime on kernel sockets has no device"),
+];
+
+/// Methods without a call, and why.
+const NOT_CALLED: &[(&str, &str, &str)] = &[
+    ("local::TcpSocket", "bind_held", "needs a port that another process holds"),
+    ("local::TcpStream", "recv_out_of_band", "urgent data needs a peer that sends it: `carriers.rs` of fs-compat"),
+];
+
+/// The role of a process: "peer", or "shared".
+#[test]
+fn program() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    match &*role {
+        "peer" => {
+            let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).build().unwrap();
+            let serve = |_| async {
+                let listener = TcpListener::bind(("0.0.0.0", PORT)).await.unwrap();
+                let socket = UdpSocket::bind(("0.0.0.0", PORT)).await.unwrap();
+                println!("ready");
+                operations::serve(listener, socket, SocketAddr::new(ours(false), KNOCKED)).await;
+            };
+            runtime.run(serve).unwrap();
+        }
+        _ => println!("ready {}", serde_json::to_string(&calls_over_device()).unwrap()),
+    }
+}
+
+fn calls_over_device() -> Vec<Row> {
+    let runtime = Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).ephemeral_ports(64);
+    let calls = |_| async {
+        let knocked = SocketAddr::new(ours(false), KNOCKED);
+        operations::all(SocketAddr::new(peers(false), PORT), knocked, DEVICE).await
+    };
+    runtime.build().unwrap_or_else(|error| panic!("{error}")).run(calls).unwrap().pop().unwrap()
+}
+
+fn calls_of_kernel() -> Vec<Row> {
+    let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).build().unwrap();
+    let calls = |_| async {
+        let host: IpAddr = Ipv4Addr::LOCALHOST.into();
+        let knocked = std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap();
+        let listener = TcpListener::bind((host, 0)).await.unwrap();
+        let peer = listener.local_addr().unwrap();
+        // The same port, as in the lab; nobody else has just got this one.
+        let socket = UdpSocket::bind(peer).await.unwrap();
+        tokio::task::spawn_local(operations::serve(listener, socket, knocked));
+        operations::all(peer, knocked, DEVICE).await
+    };
+    runtime.run(calls).unwrap().pop().unwrap()
+}
+
+/// What each carrier returned: carrier, then type and operation.
+type Table = BTreeMap<&'static str, BTreeMap<(String, String), String>>;
+
+fn reason(of: &str, operation: &str) -> Option<&'static str> {
+    DIFFER.iter().find(|(ends, name, _)| of.ends_with(ends) && *name == operation).map(|(.., why)| *why)
+}
+
+/// The tables, with operations in the order in which they were called.
+fn markdown(order: &[(String, String)], table: &Table) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for key @ (of, operation) in order {
+        if of != last {
+            last = of;
+            let heads = CARRIERS.join(" | ");
+            write!(text, "\n### `fastsock::{of}`\n\n| operation | {heads} |\n|---|---|---|---|\n").unwrap();
+        }
+        write!(text, "| {operation}").unwrap();
+        for carrier in CARRIERS {
+            let said = &table[carrier][key];
+            match carrier != OWN && *said == table[OWN][key] {
+                true => text.push_str(" | the same"),
+                false => write!(text, " | `{said}`").unwrap(),
+            }
+        }
+        let why = reason(of, operation).map_or(String::new(), |why| format!(" ({why})"));
+        writeln!(text, "{why} |").unwrap();
+    }
+    text
+}
+
+#[test]
+fn operations_return_the_same_on_each_carrier() {
+    let mut all = vec![(KERNEL, calls_of_kernel())];
+    if let Some(lab) = Lab::up("carrier_table") {
+        let _peer = lab.program(&lab.peer, 65_534, "peer");
+        all.push((OWN, lab.host.enter(calls_over_device)));
+        let daemon = lab.daemon();
+        let shared = lab.program(&lab.host, 65_534, "shared");
+        all.push((SHARED, serde_json::from_str(&shared.last()).unwrap()));
+        drop((shared, daemon));
+        lab.wait_for_pairs(0);
+        lab.down();
+    }
+    let order: Vec<_> = all[0].1.iter().map(|(of, operation, _)| (of.clone(), operation.clone())).collect();
+    let once: BTreeSet<_> = order.iter().collect();
+    assert!(order.len() == once.len() && order.len() > 200, "{} operations, {} names", order.len(), once.len());
+    let table: Table = all
+        .into_iter()
+        .map(|(carrier, rows)| (carrier, rows.into_iter().map(|(of, name, said)| ((of, name), said)).collect()))
+        .collect();
+    let differs = |key: &(String, String)| table.values().any(|rows| rows.get(key) != table[KERNEL].get(key));
+    let mut wrong = String::new();
+    for key @ (of, operation) in &order {
+        if differs(key) && reason(of, operation).is_none() {
+            let said: Vec<_> = table.iter().map(|(carrier, rows)| format!("{carrier}: {:?}", rows.get(key))).collect();
+            writeln!(wrong, "{of} {operation} differs without a reason: {}", said.join(", ")).unwrap();
+        }
+    }
+    if table.len() < CARRIERS.len() {
+        assert!(wrong.is_empty(), "\n{wrong}");
+        return;
+    }
+    for (ends, name, _) in DIFFER {
+        if !order.iter().any(|key| key.0.ends_with(ends) && key.1 == *name && differs(key)) {
+            writeln!(wrong, "{ends} {name} does not differ any more").unwrap();
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CARRIERS.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (text, _) = page.split_once("\n### ").expect("the first table");
+    let new = format!("{text}{}", markdown(&order, &table));
+    if std::env::var_os("WRITE_CARRIERS").is_some() {
+        std::fs::write(&path, new).unwrap();
+    } else if page != new {
+        wrong.push_str("the page is out of date: WRITE_CARRIERS=1 cargo test -p fs-cli --test carrier_table\n");
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// docs/API.md lists every method of each type; each is called above.
+#[test]
+fn every_method_is_called() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(here.join("../../docs/API.md")).unwrap();
+    let source = |name: &str| std::fs::read_to_string(here.join("tests/operations").join(name)).unwrap();
+    let calls = [source("both.rs"), source("mod.rs")].concat();
+    let of_core = [&*calls, &source("core_only.rs")].concat();
+    let mut missing = Vec::new();
+    let mut methods = 0;
+    for section in page.split("\n## `fastsock::").skip(1) {
+        let of = section.split('`').next().unwrap();
+        let calls = if of.starts_with("local::") { &of_core } else { &calls };
+        let listed = section.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` | here |"));
+        let own = section.lines().filter_map(|line| line.strip_prefix("Only here: "));
+        for method in listed.chain(own.flat_map(|names| names.split('`').skip(1).step_by(2))) {
+            methods += 1;
+            let called = [format!(".{method}("), format!("::{method}(")].iter().any(|call| calls.contains(call));
+            match NOT_CALLED.iter().any(|(ty, name, _)| *ty == of && *name == method) {
+                listed if listed == called => missing.push(format!("{of}::{method}")),
+                _ => {}
+            }
+        }
+    }
+    assert!(methods > 250, "{methods} methods");
+    assert!(missing.is_empty(), "not called, or called and listed as not called: {missing:#?}");
+}
