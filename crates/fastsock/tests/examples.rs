@@ -54,3 +54,48 @@ fn each_type_has_an_example() {
     let without: Vec<&str> = names.into_iter().filter(|name| types.get(*name) != Some(&true)).collect();
     assert!(without.is_empty(), "without an example: {without:?}");
 }
+
+/// Of a type that the facade does not export.
+const INNER: &str = "fs-rt/src/poll/policy.rs";
+
+/// Collects lines of examples that name a crate which programs do not depend on.
+fn inner_names(path: &Path, found: &mut Vec<String>) {
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).unwrap();
+        return entries.for_each(|entry| inner_names(&entry.unwrap().path(), found));
+    }
+    let page = path.extension().is_some_and(|kind| kind == "md");
+    if !(page || path.extension().is_some_and(|kind| kind == "rs")) || path.ends_with(INNER) {
+        return;
+    }
+    let mut example = false;
+    for (number, line) in std::fs::read_to_string(path).unwrap().lines().enumerate() {
+        let text = match page {
+            true => Some(line),
+            false => line.trim_start().strip_prefix("//").and_then(|line| line.strip_prefix(['/', '!'])),
+        };
+        let text = text.map(str::trim_start);
+        example = match text {
+            Some(fence) if fence.starts_with("```") => !example && (!page || fence.starts_with("```rust")),
+            Some(text) => {
+                if example && ["fs_core::", "fs_rt::", "fs_compat::", "fs_xdp::"].iter().any(|name| text.contains(name))
+                {
+                    found.push(format!("{}:{}: {text}", path.display(), number + 1));
+                }
+                example
+            }
+            None => false,
+        };
+    }
+}
+
+#[test]
+fn examples_name_the_facade_alone() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = Vec::new();
+    for of in ["crates/fastsock", "crates/fs-core/src", "crates/fs-rt/src", "crates/fs-compat/src", "README.md", "docs"]
+    {
+        inner_names(&root.join(of), &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}

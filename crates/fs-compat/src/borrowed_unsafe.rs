@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 /// cannot use a frame while the guard holds it, so drop guards soon.
 ///
 /// ```no_run
-/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn on_a_core(stream: fastsock::local::TcpStream) -> std::io::Result<()> {
 /// let bytes = stream.recv_borrowed().await?;
 /// println!("{} bytes, the first is {:?}", bytes.len(), bytes.first());
 /// # Ok(()) }
@@ -85,7 +85,7 @@ impl Drop for BorrowedBytes {
 /// A frame of this core, empty at first, for bytes to send; see [`crate::TcpStream::send_buffer`].
 ///
 /// ```no_run
-/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn on_a_core(stream: fastsock::local::TcpStream) -> std::io::Result<()> {
 /// let mut buffer = stream.alloc_send_buffer()?;
 /// assert_eq!(buffer.put_slice(b"hello"), 5, "a frame has room for more");
 /// stream.send_buffer(buffer).await?;

@@ -33,7 +33,7 @@ pub use socket2;
 /// a ring in shared memory. Options without a method are set through [`socket2::SockRef`]:
 ///
 /// ```
-/// use fs_compat::{blocking::TcpListener, socket2::SockRef};
+/// use fastsock::{blocking::TcpListener, socket2::SockRef};
 ///
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// SockRef::from(&listener).set_tcp_nodelay(true)?;

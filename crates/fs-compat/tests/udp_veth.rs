@@ -78,6 +78,38 @@ fn datagrams_beyond_the_mtu_both_ways() {
     echoing.join().unwrap();
 }
 
+/// Answers a datagram with 3000 bytes in datagrams of 1200 by one call (UDP_SEGMENT): one packet on veth.
+const SEGMENTS: &str = "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('10.89.0.2', 53))
+_, to = s.recvfrom(100)
+s.setsockopt(17, 103, 1200)
+s.sendto(bytes(3000), to)
+";
+
+#[test]
+fn datagrams_that_arrive_as_one_packet() {
+    let Some(wire) = Wire::up("datagrams as one packet") else { return };
+    let peer = wire.peer.enter(|| std::process::Command::new("python3").args(["-c", SEGMENTS]).spawn());
+    let run = wire.ours.enter(|| {
+        Wire::runtime().run(|_| async move {
+            let socket = UdpSocket::bind(at(OURS, 4000)).await.unwrap();
+            let (mut buf, mut lens) = ([0; 4096], Vec::new());
+            while lens.len() < 3 {
+                // It may not listen yet.
+                let _refused = socket.send_to(b"?", at(PEER, 53)).await;
+                while let Ok(got) = tokio::time::timeout(Duration::from_millis(200), socket.recv_from(&mut buf)).await {
+                    // An ICMP error of a question that came too early is an error, too.
+                    lens.extend(got.ok().map(|(len, _)| len));
+                }
+            }
+            assert_eq!(lens, [1200, 1200, 600]);
+        })
+    });
+    run.unwrap();
+    assert!(peer.unwrap().wait().unwrap().success());
+}
+
 #[test]
 fn groups_and_broadcasts() {
     let Some(wire) = Wire::up("multicast and broadcast") else { return };

@@ -64,7 +64,7 @@ impl StackConfig {
 /// Congestion control that a connection starts with.
 ///
 /// ```
-/// let names: Vec<_> = fs_core::CongestionControl::ALL.iter().map(|algorithm| algorithm.name()).collect();
+/// let names: Vec<_> = fastsock::CongestionControl::ALL.iter().map(|algorithm| algorithm.name()).collect();
 /// assert_eq!(names, ["cubic", "reno", "bbr"]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -36,12 +36,12 @@ const DEVICE_VARIABLE: &str = "FASTSOCK_DEVICE";
 /// The requested XDP mode.
 ///
 /// ```no_run
-/// use fs_rt::{LinkChoice, Runtime, XdpMode};
+/// use fastsock::{LinkChoice, Runtime, XdpMode};
 ///
 /// let link = LinkChoice::Xdp { mode: XdpMode::Native };
 /// let runtime = Runtime::builder().device("eth0").cores([0]).link(link).build()?;
 /// # drop(runtime);
-/// # Ok::<(), fs_rt::BuildError>(())
+/// # Ok::<(), fastsock::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -61,14 +61,14 @@ pub enum XdpMode {
 /// The kind of link that carries a runtime's packets.
 ///
 /// ```no_run
-/// use fs_rt::{LinkChoice, Runtime, Standalone};
+/// use fastsock::{LinkChoice, Runtime, Standalone};
 /// use std::net::Ipv4Addr;
 ///
 /// // Without BPF: a packet socket, and an address that the kernel does not have.
 /// let own = Standalone::new().addr(Ipv4Addr::new(192, 0, 2, 10), 24);
 /// let runtime = Runtime::builder().device("eth0").cores([0]).link(LinkChoice::Packet).standalone(own).build()?;
 /// # drop(runtime);
-/// # Ok::<(), fs_rt::BuildError>(())
+/// # Ok::<(), fastsock::BuildError>(())
 /// ```
 #[derive(Default)]
 #[non_exhaustive]
@@ -111,13 +111,13 @@ impl std::fmt::Debug for LinkChoice {
 /// Addresses that the stack has on a device and the kernel does not have.
 ///
 /// ```no_run
-/// use fs_rt::{Runtime, Standalone};
+/// use fastsock::{Runtime, Standalone};
 /// use std::net::Ipv4Addr;
 ///
 /// let own = Standalone::new().addr(Ipv4Addr::new(192, 0, 2, 10), 24).gateway(Ipv4Addr::new(192, 0, 2, 1));
 /// let runtime = Runtime::builder().device("eth0").cores([0]).standalone(own).build()?;
 /// # drop(runtime);
-/// # Ok::<(), fs_rt::BuildError>(())
+/// # Ok::<(), fastsock::BuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 #[must_use]
@@ -160,14 +160,14 @@ impl Standalone {
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// let runtime = fs_rt::Runtime::builder()
+/// let runtime = fastsock::Runtime::builder()
 ///     .device("eth0")
 ///     .cores([2, 3])
 ///     .frames(16_384)
 ///     .drain(Duration::from_secs(5))
 ///     .build()?;
 /// # drop(runtime);
-/// # Ok::<(), fs_rt::BuildError>(())
+/// # Ok::<(), fastsock::BuildError>(())
 /// ```
 #[derive(Debug)]
 #[must_use]
@@ -289,9 +289,9 @@ impl Builder {
     /// Mistakes in other settings are still errors.
     ///
     /// ```
-    /// let runtime = fs_rt::Runtime::builder().device("no-such-device0").or_kernel().build()?;
+    /// let runtime = fastsock::Runtime::builder().device("no-such-device0").or_kernel().build()?;
     /// # drop(runtime);
-    /// # Ok::<(), fs_rt::BuildError>(())
+    /// # Ok::<(), fastsock::BuildError>(())
     /// ```
     pub fn or_kernel(mut self) -> Self {
         self.or_kernel = true;

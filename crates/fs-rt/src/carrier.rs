@@ -5,7 +5,7 @@ use std::fmt;
 /// The carrier of a connection, and the reason: `TcpStream::carrier` of fs-compat.
 ///
 /// ```
-/// use fs_rt::{Carrier, Why};
+/// use fastsock::{Carrier, Why};
 ///
 /// assert_eq!(Carrier::Kernel(Why::ThisHost).to_string(), "the kernel (this host's own address)");
 /// ```
@@ -21,7 +21,7 @@ pub enum Carrier {
 /// The reason why the kernel carries a connection.
 ///
 /// ```
-/// use fs_rt::{Carrier, Why};
+/// use fastsock::{Carrier, Why};
 ///
 /// assert_ne!(Carrier::Kernel(Why::NoDevice), Carrier::Core);
 /// ```

@@ -5,7 +5,7 @@ use std::{fmt, io};
 /// The reason why a runtime could not be built. Nothing stays half set up.
 ///
 /// ```
-/// use fs_rt::{BuildError, Runtime};
+/// use fastsock::{BuildError, Runtime};
 ///
 /// let error = Runtime::builder().cores([0]).build().unwrap_err();
 /// assert!(matches!(error, BuildError::NoDevice));
@@ -116,10 +116,10 @@ pub enum BuildError {
 /// The reason why a runtime ended before its applications' futures were done.
 ///
 /// ```no_run
-/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
-/// match runtime.run(|_core| fs_rt::shutdown_signal()) {
+/// # let runtime = fastsock::Runtime::builder().device("eth0").cores([0]).build()?;
+/// match runtime.run(|_core| fastsock::shutdown_signal()) {
 ///     Ok(_) => {}
-///     Err(fs_rt::RunError::Deadline { .. }) => println!("some connections had not ended in time"),
+///     Err(fastsock::RunError::Deadline { .. }) => println!("some connections had not ended in time"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// let runtime = fastsock::Runtime::builder().device("eth0").cores([0]).build()?;
 /// let handle = runtime.handle();
 /// std::thread::spawn(move || {
 ///     std::thread::sleep(Duration::from_secs(60));
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 ///     }
 ///     handle.shutdown(Duration::from_secs(1));
 /// });
-/// runtime.run(|_core| fs_rt::shutdown_signal())?;
+/// runtime.run(|_core| fastsock::shutdown_signal())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -42,10 +42,10 @@ impl std::fmt::Debug for Handle {
 /// The error of a task that could not be spawned on a core.
 ///
 /// ```no_run
-/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// # let runtime = fastsock::Runtime::builder().device("eth0").cores([0]).build()?;
 /// let error = runtime.handle().spawn_on(7, || async {}).unwrap_err();
-/// assert_eq!(error, fs_rt::SpawnError::NoSuchCore { core: 7, cores: 1 });
-/// # Ok::<(), fs_rt::BuildError>(())
+/// assert_eq!(error, fastsock::SpawnError::NoSuchCore { core: 7, cores: 1 });
+/// # Ok::<(), fastsock::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -2,12 +2,12 @@
 //! device, and has one shard of the engine and one tokio `LocalRuntime`.
 //!
 //! ```no_run
-//! use fs_rt::Runtime;
+//! use fastsock::Runtime;
 //!
 //! let rt = Runtime::builder().device("veth0").cores([0, 1]).build()?;
 //! rt.run(|core| async move {
 //!     println!("core {} of {}", core.index(), core.cores());
-//!     // fs_compat::TcpListener::bind(…), tokio::time, tokio::task::spawn_local, hyper …
+//!     // fastsock::local::TcpListener::bind(…), tokio::time, tokio::task::spawn_local, hyper …
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -57,7 +57,7 @@ pub(crate) struct CoreSetup {
 /// A runtime whose devices, queues and ports are open. Its threads start with [`Runtime::run`].
 ///
 /// ```no_run
-/// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
+/// let runtime = fastsock::Runtime::builder().device("eth0").cores([0, 1]).build()?;
 /// // Once on each core. The results are in the order of the cores.
 /// let cpus = runtime.run(|core| async move { core.cpu() })?;
 /// assert_eq!(cpus, [0, 1]);
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Runtime {
 /// Describes the core on which an application's future runs.
 ///
 /// ```no_run
-/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0, 1]).build()?;
+/// # let runtime = fastsock::Runtime::builder().device("eth0").cores([0, 1]).build()?;
 /// runtime.run(|core| async move {
 ///     println!("core {} of {} on CPU {}", core.index(), core.cores(), core.cpu());
 ///     if core.index() == 0 {

@@ -7,10 +7,10 @@ use std::borrow::Cow;
 /// Counters of a core's runtime, without those of its stack.
 ///
 /// ```no_run
-/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// # let runtime = fastsock::Runtime::builder().device("eth0").cores([0]).build()?;
 /// let stats = runtime.handle().stats()[0].runtime;
 /// println!("it has slept in {} of {} turns", stats.sleeps, stats.turns);
-/// # Ok::<(), fs_rt::BuildError>(())
+/// # Ok::<(), fastsock::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -42,11 +42,11 @@ pub struct RuntimeStats {
 /// nothing: its counts of turns and sleeps are those of its last work.
 ///
 /// ```no_run
-/// # let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// # let runtime = fastsock::Runtime::builder().device("eth0").cores([0]).build()?;
 /// for core in runtime.handle().stats() {
 ///     println!("core {}: {} segments sent again", core.core, core.stack.retransmits);
 /// }
-/// # Ok::<(), fs_rt::BuildError>(())
+/// # Ok::<(), fastsock::BuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]

@@ -327,7 +327,16 @@ static __always_inline enum verdict steer_icmp6(struct xdp_md *ctx, void *at, vo
     return share ? REDIRECTED_ICMP : PASSED_PROTOCOL;
 }
 
-static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, void *at, void *end)
+// Is a UDP packet of ours more than one datagram? A virtual peer sends datagrams of one size as one packet (UDP_SEGMENT),
+// which is longer than the MTU. Only the kernel knows their size, and cuts them apart for its socket of the port, where they are
+// read. In native mode the peer's kernel cuts them, so only the program for large packets asks.
+static __always_inline int is_several(struct xdp_md *ctx, int large, __u8 proto, __be16 ip_len, __u32 header)
+{
+    __u32 len = bpf_ntohs(ip_len) + header;
+    return large && proto == PROTO_UDP && bpf_check_mtu(ctx, 0, &len, 0, 0) == BPF_MTU_CHK_RET_FRAG_NEEDED;
+}
+
+static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, int large, void *at, void *end)
 {
     struct ipv4_hdr *ip = at;
     if ((void *)(ip + 1) > end)
@@ -352,6 +361,8 @@ static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, void *at, voi
     if ((void *)(ports + 1) > end)
         return PASSED_MALFORMED;
     int share = is_ours(ip->proto, &dst, ports->dst);
+    if (share && is_several(ctx, large, ip->proto, ip->len, 0))
+        return PASSED_FRAGMENT;
     if (share <= OURS || ip->proto != PROTO_TCP)
         return share ? REDIRECTED : PASSED_PORT;
     if (share == AWAY) {
@@ -366,7 +377,7 @@ static __always_inline enum verdict steer_ipv4(struct xdp_md *ctx, void *at, voi
     return steer_shared(ctx, share, &tuple, sizeof(tuple.ipv4), ports, end);
 }
 
-static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, void *at, void *end)
+static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, int large, void *at, void *end)
 {
     struct ipv6_hdr *ip = at;
     if ((void *)(ip + 1) > end)
@@ -395,6 +406,8 @@ static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, void *at, voi
     if ((void *)(ports + 1) > end)
         return PASSED_MALFORMED;
     int share = is_ours(ip->next, &dst, ports->dst);
+    if (share && is_several(ctx, large, ip->next, ip->len, sizeof(*ip)))
+        return PASSED_FRAGMENT;
     if (share <= OURS || ip->next != PROTO_TCP)
         return share ? REDIRECTED : PASSED_PORT;
     if (share == AWAY) {
@@ -411,7 +424,7 @@ static __always_inline enum verdict steer_ipv6(struct xdp_md *ctx, void *at, voi
     return steer_shared(ctx, share, &tuple, sizeof(tuple.ipv6), ports, end);
 }
 
-static __always_inline enum verdict steer(struct xdp_md *ctx)
+static __always_inline enum verdict steer(struct xdp_md *ctx, int large)
 {
     void *end = (void *)(long)ctx->data_end;
     struct eth_hdr *eth = (void *)(long)ctx->data;
@@ -427,15 +440,15 @@ static __always_inline enum verdict steer(struct xdp_md *ctx)
         at = vlan + 1;
     }
     if (proto == bpf_htons(ETH_IPV4))
-        return steer_ipv4(ctx, at, end);
+        return steer_ipv4(ctx, large, at, end);
     if (proto == bpf_htons(ETH_IPV6))
-        return steer_ipv6(ctx, at, end);
+        return steer_ipv6(ctx, large, at, end);
     return PASSED_PROTOCOL;
 }
 
-static __always_inline int run(struct xdp_md *ctx)
+static __always_inline int run(struct xdp_md *ctx, int large)
 {
-    enum verdict verdict = steer(ctx);
+    enum verdict verdict = steer(ctx, large);
     int action = XDP_PASS;
     __u32 zero = 0;
     if (verdict == REDIRECTED || verdict == REDIRECTED_ICMP) {
@@ -457,14 +470,14 @@ static __always_inline int run(struct xdp_md *ctx)
 SEC("xdp")
 int fastsock(struct xdp_md *ctx)
 {
-    return run(ctx);
+    return run(ctx, 0);
 }
 
 // The same for packets in several buffers (kernel 5.18 and later), where the socket has multi-buffer too.
 SEC("xdp.frags")
 int fastsock_frags(struct xdp_md *ctx)
 {
-    return run(ctx);
+    return run(ctx, 1);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

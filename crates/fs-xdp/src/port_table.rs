@@ -53,7 +53,7 @@ pub struct SteerCounters {
     pub passed_port: u64,
     /// Packets that are neither TCP nor UDP, left to the kernel.
     pub passed_protocol: u64,
-    /// Other fragments, left to the kernel.
+    /// Other fragments, and UDP packets of several datagrams, left to the kernel.
     pub passed_fragment: u64,
     /// Packets with truncated or invalid headers, left to the kernel.
     pub passed_malformed: u64,

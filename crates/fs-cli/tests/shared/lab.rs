@@ -49,7 +49,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut running = Self::spawn(command);
         running.said = running.wait_for("ready");
         running

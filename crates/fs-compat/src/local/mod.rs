@@ -17,10 +17,10 @@
 //! - [`TcpStream::recv_borrowed`] and [`TcpStream::send_buffer`] move data without a copy.
 //!
 //! ```no_run
-//! use fs_compat::local::TcpListener;
+//! use fastsock::local::TcpListener;
 //! use tokio::io::{AsyncReadExt, AsyncWriteExt};
 //!
-//! let rt = fs_rt::Runtime::builder().device("veth0").cores([0, 1]).build()?;
+//! let rt = fastsock::Runtime::builder().device("veth0").cores([0, 1]).build()?;
 //! rt.run(|_core| async move {
 //!     let listener = TcpListener::bind("0.0.0.0:7").await?;
 //!     loop {

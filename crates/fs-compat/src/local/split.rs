@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 /// The reading half of [`TcpStream::split`].
 ///
 /// ```no_run
-/// # async fn on_a_core(mut stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn on_a_core(mut stream: fastsock::local::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, mut writer) = stream.split();
 /// tokio::io::copy(&mut reader, &mut writer).await?;
 /// # Ok(()) }
@@ -25,7 +25,7 @@ pub struct ReadHalf<'a>(&'a TcpStream);
 /// ```no_run
 /// use tokio::io::AsyncWriteExt;
 ///
-/// # async fn on_a_core(mut stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn on_a_core(mut stream: fastsock::local::TcpStream) -> std::io::Result<()> {
 /// let (_reader, mut writer) = stream.split();
 /// writer.write_all(b"the last word").await?;
 /// // Sends FIN. The peer reads to the end, and can still send.
@@ -40,7 +40,7 @@ pub struct WriteHalf<'a>(&'a TcpStream);
 /// ```no_run
 /// use tokio::io::AsyncWriteExt;
 ///
-/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn on_a_core(stream: fastsock::local::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, mut writer) = stream.into_split();
 /// tokio::task::spawn_local(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
 /// writer.write_all(b"hello").await?;
@@ -54,7 +54,7 @@ pub struct OwnedReadHalf(Rc<TcpStream>);
 /// ```no_run
 /// use tokio::io::AsyncReadExt;
 ///
-/// # async fn on_a_core(stream: fs_compat::TcpStream) -> std::io::Result<()> {
+/// # async fn on_a_core(stream: fastsock::local::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, writer) = stream.into_split();
 /// drop(writer);
 /// let mut rest = Vec::new();

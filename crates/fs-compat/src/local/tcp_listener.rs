@@ -33,7 +33,7 @@ const KERNEL_FIRST: u8 = 16;
 /// them.
 ///
 /// ```no_run
-/// use fs_compat::TcpListener;
+/// use fastsock::local::TcpListener;
 /// use tokio::io::AsyncWriteExt;
 ///
 /// # async fn on_a_core() -> std::io::Result<()> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Ports behave as with SO_REUSEADDR: connections in TIME-WAIT do not keep them in use.
 ///
 /// ```no_run
-/// use fs_compat::TcpSocket;
+/// use fastsock::local::TcpSocket;
 ///
 /// # async fn on_a_core() -> std::io::Result<()> {
 /// let socket = TcpSocket::new_v4()?;

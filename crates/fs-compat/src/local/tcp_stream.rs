@@ -27,7 +27,7 @@ use tokio::net::ToSocketAddrs;
 /// connection.
 ///
 /// ```no_run
-/// use fs_compat::TcpStream;
+/// use fastsock::local::TcpStream;
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 ///
 /// # async fn on_a_core() -> std::io::Result<()> {

@@ -27,7 +27,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 /// refused.
 ///
 /// ```no_run
-/// use fs_compat::UdpSocket;
+/// use fastsock::local::UdpSocket;
 ///
 /// # async fn on_a_core() -> std::io::Result<()> {
 /// let socket = UdpSocket::bind("0.0.0.0:7").await?;

@@ -31,11 +31,11 @@ pub(super) fn runtime() -> io::Result<Handle> {
 /// Dropping it shuts the runtime down, and waits up to a second for connections to end.
 ///
 /// ```no_run
-/// use fs_compat::net::{Background, TcpStream};
+/// use fastsock::net::{Background, TcpStream};
 ///
 /// #[tokio::main]
 /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
-///     let stack = Background::start(fs_rt::Runtime::builder().device("eth0").cores([0]).build()?)?;
+///     let stack = Background::start(fastsock::Runtime::builder().device("eth0").cores([0]).build()?)?;
 ///     let stream = TcpStream::connect("192.0.2.1:80").await?;
 ///     drop(stream);
 ///     // Returns the cores' error. A drop would not report it.

@@ -13,12 +13,12 @@
 //! - otherwise the one that [`Background::start`] or [`use_runtime`] got last.
 //!
 //! ```no_run
-//! use fs_compat::net::{Background, TcpListener};
+//! use fastsock::net::{Background, TcpListener};
 //! use tokio::io::AsyncWriteExt;
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let _stack = Background::start(fs_rt::Runtime::builder().device("eth0").cores([0]).build()?)?;
+//!     let _stack = Background::start(fastsock::Runtime::builder().device("eth0").cores([0]).build()?)?;
 //!     let listener = TcpListener::bind("0.0.0.0:7777").await?;
 //!     loop {
 //!         let (mut stream, _peer) = listener.accept().await?;

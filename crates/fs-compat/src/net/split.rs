@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 /// The reading half of [`TcpStream::split`].
 ///
 /// ```no_run
-/// # async fn with_a_runtime(mut stream: fs_compat::net::TcpStream) -> std::io::Result<()> {
+/// # async fn with_a_runtime(mut stream: fastsock::net::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, mut writer) = stream.split();
 /// tokio::io::copy(&mut reader, &mut writer).await?;
 /// # Ok(()) }
@@ -24,7 +24,7 @@ pub struct ReadHalf<'a>(&'a TcpStream);
 /// ```no_run
 /// use tokio::io::AsyncWriteExt;
 ///
-/// # async fn with_a_runtime(mut stream: fs_compat::net::TcpStream) -> std::io::Result<()> {
+/// # async fn with_a_runtime(mut stream: fastsock::net::TcpStream) -> std::io::Result<()> {
 /// let (_reader, mut writer) = stream.split();
 /// writer.write_all(b"the last word").await?;
 /// writer.shutdown().await?;
@@ -38,7 +38,7 @@ pub struct WriteHalf<'a>(&'a TcpStream);
 /// ```no_run
 /// use tokio::io::AsyncWriteExt;
 ///
-/// # async fn with_a_runtime(stream: fs_compat::net::TcpStream) -> std::io::Result<()> {
+/// # async fn with_a_runtime(stream: fastsock::net::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, mut writer) = stream.into_split();
 /// tokio::spawn(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
 /// writer.write_all(b"hello").await?;
@@ -52,7 +52,7 @@ pub struct OwnedReadHalf(Arc<TcpStream>);
 /// ```no_run
 /// use tokio::io::AsyncReadExt;
 ///
-/// # async fn with_a_runtime(stream: fs_compat::net::TcpStream) -> std::io::Result<()> {
+/// # async fn with_a_runtime(stream: fastsock::net::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, writer) = stream.into_split();
 /// drop(writer);
 /// let mut rest = Vec::new();

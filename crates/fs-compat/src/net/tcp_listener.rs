@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Dropping it closes it and resets connections that are not accepted yet.
 ///
 /// ```no_run
-/// use fs_compat::net::TcpListener;
+/// use fastsock::net::TcpListener;
 /// use tokio::io::AsyncWriteExt;
 ///
 /// # async fn with_a_runtime() -> std::io::Result<()> {

@@ -27,7 +27,7 @@ use tokio::net::ToSocketAddrs;
 /// set.
 ///
 /// ```no_run
-/// use fs_compat::net::TcpStream;
+/// use fastsock::net::TcpStream;
 /// use tokio::io::AsyncWriteExt;
 ///
 /// # async fn with_a_runtime() -> std::io::Result<()> {

@@ -24,7 +24,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 /// errors.
 ///
 /// ```no_run
-/// use fs_compat::net::UdpSocket;
+/// use fastsock::net::UdpSocket;
 ///
 /// # async fn with_a_runtime() -> std::io::Result<()> {
 /// let socket = UdpSocket::bind("0.0.0.0:0").await?;

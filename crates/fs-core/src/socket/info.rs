@@ -28,7 +28,7 @@ pub enum CaState {
 /// connection reports its last state.
 ///
 /// ```
-/// # let info = fs_core::TcpInfo::default();
+/// # let info = fastsock::TcpInfo::default();
 /// println!("round trip {} µs, {} segments sent again", info.rtt_us, info.total_retrans);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ pub(crate) const RECEIVE_BUFFER_MIN: u32 = 2048;
 /// Keepalive parameters: RFC 9293 3.8.4.
 ///
 /// ```
-/// use fs_core::Keepalive;
+/// use fastsock::Keepalive;
 /// use std::time::Duration;
 ///
 /// let keepalive = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
@@ -48,7 +48,7 @@ pub enum Linger {
 /// Options of a connection, or of a listener for the connections that it accepts.
 ///
 /// ```
-/// use fs_core::{CongestionControl, Keepalive, TcpOptions};
+/// use fastsock::{CongestionControl, Keepalive, TcpOptions};
 ///
 /// let options = TcpOptions {
 ///     nodelay: true,

@@ -37,7 +37,7 @@ pub(crate) const DEFAULT_TTL: u8 = 64;
 /// Metadata of a received datagram.
 ///
 /// ```
-/// use fs_core::UdpMeta;
+/// use fastsock::UdpMeta;
 ///
 /// let meta = UdpMeta::new(5, "192.0.2.1:53".parse().unwrap(), "192.0.2.10:4000".parse().unwrap());
 /// assert_eq!((meta.len, meta.from.port()), (5, 53));

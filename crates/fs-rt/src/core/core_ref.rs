@@ -25,12 +25,12 @@ thread_local! {
 /// A handle to the calling thread's core, through which sockets reach their stack. Cheap to clone.
 ///
 /// ```no_run
-/// let runtime = fs_rt::Runtime::builder().device("eth0").cores([0]).build()?;
+/// let runtime = fastsock::Runtime::builder().device("eth0").cores([0]).build()?;
 /// runtime.run(|_core| async {
-///     let core = fs_rt::CoreRef::require().expect("a core's thread");
+///     let core = fastsock::CoreRef::require().expect("a core's thread");
 ///     println!("on core {}", core.index());
 /// })?;
-/// assert!(fs_rt::CoreRef::current().is_none(), "this thread is none");
+/// assert!(fastsock::CoreRef::current().is_none(), "this thread is none");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

@@ -16,7 +16,7 @@ use tower_service::Service;
 /// wrap it in the same way (hyper-rustls).
 ///
 /// ```no_run
-/// use fs_compat::net::Connector;
+/// use fastsock::net::Connector;
 /// use hyper_util::client::legacy::Client;
 /// use hyper_util::rt::TokioExecutor;
 ///
