@@ -7,9 +7,8 @@ mod lab;
 mod role;
 
 use fs_daemon::shared;
-use lab::{Lab, NetNs, Running, connect, exchange, ours};
+use lab::{Lab, NetNs, connect, exchange, ours};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
 #[test]
@@ -137,79 +136,6 @@ fn datagrams_that_arrive_as_one_packet() {
         program.kill();
         lab.wait_for_pairs(0);
     }
-    drop(daemon);
-    lab.down();
-}
-
-/// Echoes on port 7005.
-const UNMODIFIED_SERVER: &str = "import socket
-s = socket.create_server(('0.0.0.0', 7005))
-print('ready', flush=True)
-while True:
-    c, peer = s.accept()
-    while part := c.recv(1 << 16):
-        c.sendall(part)
-    c.close()
-";
-
-const UNMODIFIED_CLIENT: &str = "import socket
-c = socket.create_connection(('127.0.0.1', 7005), timeout=30)
-for _ in range(50):
-    c.sendall(bytes(5000))
-    left = 5000
-    while left:
-        left -= len(c.recv(left))
-c.close()
-";
-
-/// Two users and a container on the device, and programs that `fastsock run` starts, with one daemon.
-#[test]
-fn programs_on_the_device_and_preloaded_programs_share_a_daemon() {
-    let Some(lab) = Lab::up("together") else { return };
-    let library = Path::new(env!("CARGO_BIN_EXE_fastsock")).with_file_name("libfastsock.so");
-    if !library.exists() {
-        println!("skipped: no {}: cargo build -p fs-preload", library.display());
-        return;
-    }
-    let daemon = lab.daemon();
-    let container = NetNs::new();
-    let report = lab.directory.join("report");
-    let unmodified = |script: &str| {
-        let mut command = lab.fastsock(&["run", "--require", "python3", "-c", script]);
-        command.env("FASTSOCK_CONTROL", lab.control()).env("FASTSOCK_LIB", &library).env("FASTSOCK_REPORT", &report);
-        command
-    };
-    let server = lab.host.enter(|| Running::start(&mut unmodified(UNMODIFIED_SERVER)));
-    let on_device = [
-        lab.program(&lab.host, 65_534, "serve 7001"),
-        lab.program(&lab.host, 65_533, "serve 7002"),
-        lab.program(&container, 65_534, "serve 7004"),
-    ];
-    assert_eq!((lab.pairs(), lab.listed().len()), (3, 3));
-    // Connections of preloaded programs to each other get rings.
-    let exchanged = || assert!(lab.host.enter(|| unmodified(UNMODIFIED_CLIENT).status().unwrap()).success());
-    let ring_sends = || {
-        let text = std::fs::read_to_string(&report).unwrap_or_default();
-        let sends = text.split_whitespace().filter_map(|field| field.strip_prefix("ring_sends="));
-        sends.map(|sends| sends.parse::<u64>().unwrap()).sum::<u64>()
-    };
-    let all = || {
-        for port in [7001, 7002, 7004] {
-            lab.echoes(port, 100_000);
-        }
-        // The wire reaches the preloaded server by the kernel: it has no lease.
-        lab.peer.enter(|| exchange(&mut connect(SocketAddr::new(ours(false), 7005)), 100_000));
-    };
-    all();
-    exchanged();
-    assert!(ring_sends() > 0, "nothing was sent by a ring");
-    daemon.kill();
-    all();
-    let daemon = lab.daemon();
-    all();
-    exchanged();
-    drop((on_device, server));
-    lab.wait_for_pairs(0);
     drop(daemon);
     lab.down();
 }

@@ -49,7 +49,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(command: &mut Command) -> Self {
+    fn start(command: &mut Command) -> Self {
         let mut running = Self::spawn(command);
         running.said = running.wait_for("ready");
         running
