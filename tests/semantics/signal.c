@@ -97,7 +97,7 @@ static void interrupt(int flags) {
         await_asleep(sleeper);
         pthread_kill(thread, SIGUSR1);
         while (!handled) usleep(100);
-        usleep(20000);
+        await_settled(sleeper);
         /* One that went on waiting gets what it waits for. */
         if (how == ACCEPT) close(dial(&where, where_len));
         else if (how == SEND) {
@@ -226,11 +226,23 @@ static void asynchronous(void) {
     CALL(fcntl(b, F_SETFL, O_ASYNC));
     say("ASYNC %d", !!(fcntl(b, F_GETFL) & O_ASYNC));
     put(a, "x", 1);
-    for (int i = 0; i < 2000 && !handled; i++) usleep(1000);
+    for (int i = 0; i < 30000 && !handled; i++) usleep(1000);
     say("SIGIO came %d", handled > 0);
 }
 
 static void other_handler(int signal) { (void)signal; }
+
+/* Whether a process has yet to handle a signal. */
+static bool signal_pends(pid_t pid) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    int fd = (int)MUST(open(path, O_RDONLY));
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    const char *pending = strstr(text, "\nShdPnd:\t");
+    return pending && strtoull(pending + 9, NULL, 16);
+}
 
 /* Whether a call goes on is the business of the handler that ran, not of others that are installed. */
 static void by_handler(void) {
@@ -251,9 +263,11 @@ static void by_handler(void) {
                 _exit(0);
             }
             await_asleep(child);
+            /* A byte that arrives before the signal is handled would end the call with the byte. */
             MUST(kill(child, SIGUSR1));
-            usleep(20000);
-            if (!order) await_asleep(child);
+            do usleep(1000);
+            while (signal_pends(child));
+            await_settled(child);
             if (accepts && !order) close(dial(&where, where_len));
             else put(a, "x", 1);
             reap(child);
@@ -401,11 +415,11 @@ static void jumped_early(void) {
         connect(c, (struct sockaddr *)&where, where_len);
         while (waitpid(-1, NULL, 0) > 0) continue;
         struct pollfd ready = {l, POLLIN, 0};
-        stalled += poll(&ready, 1, 2000) != 1;
+        stalled += poll(&ready, 1, 30000) != 1;
         int d = (int)MUST(accept(l, NULL, NULL));
         close(c);
         ready = (struct pollfd){d, POLLIN, 0};
-        stalled += poll(&ready, 1, 2000) != 1;
+        stalled += poll(&ready, 1, 30000) != 1;
         close(d);
         close(l);
     }
@@ -585,7 +599,7 @@ static void to_a_new_child(void) {
     for (int i = 0; i < 300; i++) {
         pid_t child = (pid_t)MUST(fork());
         if (!child) {
-            for (int64_t end = now_ms() + 2000; !came && now_ms() < end;) usleep(100);
+            for (int64_t end = now_ms() + 30000; !came && now_ms() < end;) usleep(100);
             _exit(!came);
         }
         MUST(kill(child, SIGUSR1));

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Limit for a server's first response on a busy machine.
-pub const READY_LIMIT: Duration = Duration::from_secs(60);
+pub const READY_LIMIT: Duration = Duration::from_secs(150);
 
 /// The stack of one of our programs: its `--stack`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -197,7 +197,7 @@ pub fn wrk(lab: &Lab, url: &str, options: &WrkOptions) -> Result<Wrk> {
         None => lab.command(Ns::Client, "wrk"),
     };
     command
-        .args([&format!("-t{threads}"), &format!("-c{connections}"), &format!("-d{seconds}"), "--timeout", "5", "-s"])
+        .args([&format!("-t{threads}"), &format!("-c{connections}"), &format!("-d{seconds}"), "--timeout", "60", "-s"])
         .arg(crate::apps::workspace().join("lab/wrk.lua"));
     if *close {
         command.args(["-H", "Connection: close"]);

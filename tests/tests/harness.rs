@@ -46,8 +46,8 @@ fn lab_leaves_nothing() -> Result<()> {
         return Ok(());
     };
     let (names, dir) = ([Ns::Client, Ns::Host, Ns::Backend].map(|ns| lab.ns(ns)), lab.dir().to_owned());
-    lab.run(Ns::Client, "ping", &["-c1", "-W2", "-M", "do", "-s", "8900", "-I", "10.77.1.4", FRONT])?;
-    lab.run(Ns::Client, "ping", &["-c1", "-W2", FRONT6])?;
+    lab.run(Ns::Client, "ping", &["-c1", "-W30", "-M", "do", "-s", "8900", "-I", "10.77.1.4", FRONT])?;
+    lab.run(Ns::Client, "ping", &["-c1", "-W30", FRONT6])?;
     let queues = lab.run(Ns::Host, "sh", &["-c", "ls -d /sys/class/net/front0/queues/rx-* | wc -l"])?;
     ensure!(queues.trim() == "3", "{queues} receive queues instead of 3");
     // A program that ignores the end of the lab must not keep it alive.

@@ -14,11 +14,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A process with a connection to itself. Ends when that has a ring.
 const HONEST: &str = "import socket, sys, time
-until = time.monotonic() + 50
+until = time.monotonic() + 140
 while time.monotonic() < until:
     l = socket.create_server(('127.0.0.1', 0))
     a = socket.create_connection(l.getsockname()); b, _ = l.accept()
@@ -30,7 +30,7 @@ sys.exit('no ring')";
 
 fn serves(lab: &Lab, daemon: &mut Daemon, when: &str) -> Result<()> {
     let begun = Instant::now();
-    finish(daemon.command(lab, "timeout").args(["55", "/usr/bin/python3", "-c", HONEST]), when)?;
+    finish(daemon.command(lab, "timeout").args(["145", "/usr/bin/python3", "-c", HONEST]), when)?;
     println!("{when}: a ring after {:?}", begun.elapsed());
     ensure!(daemon.proc.ended()?.is_none(), "{when}: the daemon has ended: {}", daemon.proc.log());
     Ok(())
@@ -171,7 +171,7 @@ fn flood_of_another_user_takes_no_rings_away() -> Result<()> {
 /// A client of a server that writes anything into the memory that it shares with it, while the
 /// connection is used.
 const SCRIBBLES: &str = "import os, random, re, signal, socket, sys, time
-until = time.monotonic() + 50
+until = time.monotonic() + 140
 places = []
 while not places:
     assert time.monotonic() < until, 'no ring'
@@ -211,13 +211,13 @@ fn scribbling_clients_lose_their_own_connections_only() -> Result<()> {
                 .args(daemon.environment());
             // It may crash by what it does to itself.
             let output = command
-                .args(["timeout", "-k", "1", "60", "/usr/bin/python3", "-c", SCRIBBLES, "7471", seed])
+                .args(["timeout", "-k", "1", "150", "/usr/bin/python3", "-c", SCRIBBLES, "7471", seed])
                 .output()?;
             let errors = String::from_utf8_lossy(&output.stderr);
             ensure!(!errors.contains("no ring"), "{errors}");
             ensure!(redis.ended()?.is_none(), "the server has ended: {}", redis.log());
             let mut bench = daemon.command(lab, "timeout");
-            bench.args(["40", "redis-benchmark", "-q", "-p", "7471", "-n", "2000", "-c", "5", "-t", "get,set"]);
+            bench.args(["150", "redis-benchmark", "-q", "-p", "7471", "-n", "2000", "-c", "5", "-t", "get,set"]);
             finish(&mut bench, "another client")?;
         }
         ensure!(daemon.reported("ring_sends") > 0, "the others had no ring");

@@ -6,7 +6,7 @@ use fs_tests::unmodified::{Placement, Stage};
 use fs_tests::{Lab, Ns};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Begins with an exchange of small messages, so that a ring carries. Then it writes as much as the
 /// socket takes, prints how much that was, and stays.

@@ -22,7 +22,7 @@ fn no_connection_is_lost_or_hangs() -> Result<()> {
         // processes.
         for kills in ["0", "40"] {
             let mut command = daemon.command(lab, "timeout");
-            let said = finish(command.args(["120"]).arg(&program).args([CONNECTIONS, "1", kills]), "lifetimes")?;
+            let said = finish(command.args(["300"]).arg(&program).args([CONNECTIONS, "1", kills]), "lifetimes")?;
             println!("{kills} kills: {said}");
             ensure!(said.lines().any(|line| line == "right"), "{said}");
         }

@@ -10,7 +10,7 @@ use fs_tests::{Lab, Ns};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Names itself, then echoes: a server for one connection after the other.
 const SERVER: &str = "import socket, sys

@@ -31,7 +31,7 @@ fn ping_and_a_kernel_server_work_next_to_the_proxy() -> Result<()> {
             let url = format!("{}/64", proxy.url(Mode::Http));
             let load = scope.spawn(move || clients::wrk(lab, &url, &WrkOptions::new(4, false)));
             for host in [FRONT, FRONT6] {
-                let said = lab.run(Ns::Client, "ping", &["-c", "20", "-i", "0.02", "-W", "2", host])?;
+                let said = lab.run(Ns::Client, "ping", &["-c", "20", "-i", "0.02", "-W", "30", host])?;
                 ensure!(said.contains(" 0% packet loss"), "ping {host} under load: {said}");
             }
             for base in [format!("http://{FRONT}:8888"), format!("http://[{FRONT6}]:8888")] {
@@ -40,7 +40,7 @@ fn ping_and_a_kernel_server_work_next_to_the_proxy() -> Result<()> {
                 }
             }
             // And outwards: the host's own kernel reaches the backend of the proxy.
-            let answer = lab.run(Ns::Host, "curl", &["-sS", "--max-time", "5", &format!("http://{BACKEND}/hello")])?;
+            let answer = lab.run(Ns::Host, "curl", &["-sS", "--max-time", "60", &format!("http://{BACKEND}/hello")])?;
             ensure!(answer == "hello", "curl from the host's kernel got {answer:?}");
             load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))?
         })?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 fn fastsock(lab: &Lab, control: &Path, args: &[&str]) -> Command {
     let mut command = lab.command(Ns::Host, program());
@@ -356,7 +356,7 @@ fn server_under_an_address_space_limit_answers() -> Result<()> {
             let mut server = lab.spawn(&format!("redis-{limit}"), &mut server)?;
             server.wait_for("answer", PATIENCE, || lab.reaches(Ns::Host, "127.0.0.1", port.parse().unwrap_or(0)))?;
             let mut load = daemon.command(lab, "timeout");
-            load.args(["60", "redis-benchmark", "-q", "-p", port, "-n", "5000", "-c", "20", "-t", "get,lrange_300"]);
+            load.args(["240", "redis-benchmark", "-q", "-p", port, "-n", "5000", "-c", "20", "-t", "get,lrange_300"]);
             let output = load.output()?;
             let text = String::from_utf8_lossy(&output.stdout);
             ensure!(output.status.success() && !text.contains("rror"), "ulimit -v {limit}: {output:?}");
@@ -415,7 +415,7 @@ fn bench_of_fifty_edge_triggered_connections_ends() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut command = lab.command(Ns::Host, "timeout");
-        command.arg("100").arg(program()).args(["bench", "--rounds", "1", "--seconds", "2", "--no-redis"]);
+        command.arg("300").arg(program()).args(["bench", "--rounds", "1", "--seconds", "2", "--no-redis"]);
         let output = command.env_remove("LD_PRELOAD").env_remove("FASTSOCK_CONTROL").output()?;
         ensure!(output.status.success(), "bench: {}: {}", output.status, said(&output));
         Ok(())

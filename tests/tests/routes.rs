@@ -45,19 +45,19 @@ fn own_device_is_used_only_where_the_kernel_uses_it() -> Result<()> {
         ip(Ns::Client, &["link", "set", "vpn1", "up"])?;
         ip(Ns::Client, &["address", "add", "10.7.0.1/24", "dev", "vpn0"])?;
         let mut server = servers::echo(lab, Ns::Host, BEHIND, &[], &StackOptions::new(Stack::Kernel))?;
-        let connect = || {
+        let connect = |limit_s: &str| {
             let mut load = Load::new(Mode::PingPong, BEHIND, ECHO_PORT, StackOptions::new(Stack::Fastsock));
-            load.more = ["--timeout", "1"].map(String::from).to_vec();
+            load.more = ["--timeout", limit_s].map(String::from).to_vec();
             load.run(lab, Ns::Client)
         };
         for (name, told, taken_back) in CASES {
-            connect().with_context(|| format!("before {name}"))?;
+            connect("60").with_context(|| format!("before {name}"))?;
             told.iter().try_for_each(|words| ip(Ns::Client, words))?;
-            let result = connect();
+            let result = connect("1");
             ensure!(result.is_err(), "{name}: the connection left by client0");
             taken_back.iter().try_for_each(|words| ip(Ns::Client, words))?;
         }
-        connect().context("at the end")?;
+        connect("60").context("at the end")?;
         server.stop()
     })
 }

@@ -62,11 +62,6 @@ pub trait Machine {
     /// Gives the processor to another thread (sched_yield(2)).
     fn yield_now(&self);
 
-    /// Returns by how many the threads that want the machine's processors exceed these. 0 if nobody knows. It costs some system calls.
-    fn excess_threads(&self) -> u32 {
-        0
-    }
-
     /// Returns the caller's thread id, never 0.
     fn thread(&self) -> u32;
 

@@ -67,11 +67,8 @@ impl Pacing {
         self.crowd.is_some_and(|crowd| crowd.has_spun(before, now))
     }
 
-    /// Yields the processor at the time `now`. Returns the time afterwards, and whether the thread got it back late, or would have.
+    /// Yields the processor at the time `now`. Returns the time afterwards, and whether the thread got it back late.
     pub(crate) fn yield_now(self, machine: &impl Machine, now: u64) -> (u64, bool) {
-        if self.crowd.is_some_and(|crowd| crowd.is_wanted(machine, now)) {
-            return (machine.now_ns(), true);
-        }
         machine.yield_now();
         let after = machine.now_ns();
         (after, self.has_spun(now, after))

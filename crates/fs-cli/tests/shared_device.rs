@@ -32,7 +32,7 @@ fn programs_share_a_device_and_survive_its_daemon() {
     let kernel = lab.host.enter(|| std::net::TcpListener::bind("[::]:7003").unwrap());
     lab.peer.enter(|| drop(connect(SocketAddr::new(ours(false), 7003))));
     kernel.accept().unwrap();
-    lab.peer.run(&format!("ping -c 1 -W 5 {} >/dev/null && ping -c 1 -W 5 {} >/dev/null", ours(false), ours(true)));
+    lab.peer.run(&format!("ping -c 1 -W 30 {} >/dev/null && ping -c 1 -W 30 {} >/dev/null", ours(false), ours(true)));
     // The kernel has refused the port to others.
     let taken = lab.host.enter(|| std::net::TcpListener::bind("0.0.0.0:7001").unwrap_err());
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
@@ -42,11 +42,11 @@ fn programs_share_a_device_and_survive_its_daemon() {
     // A program that is killed leaves nothing.
     one.kill();
     lab.wait_for_pairs(1);
-    let gone = || std::net::TcpStream::connect_timeout(&SocketAddr::new(ours(false), 7001), Duration::from_secs(5));
+    let gone = || std::net::TcpStream::connect_timeout(&SocketAddr::new(ours(false), 7001), Duration::from_secs(30));
     assert_eq!(lab.peer.enter(|| gone().unwrap_err().kind()), std::io::ErrorKind::ConnectionRefused);
     // The daemon's duplicate of the program's socket is closed a moment later.
     let again = || std::net::TcpListener::bind("0.0.0.0:7001").ok();
-    let mut tries = (0..500).map(|_| std::thread::sleep(Duration::from_millis(10)));
+    let mut tries = (0..3000).map(|_| std::thread::sleep(Duration::from_millis(10)));
     let _again = tries.find_map(|()| lab.host.enter(again)).expect("the port is free");
 
     // Nothing ends with the daemon, and the next one knows the programs.

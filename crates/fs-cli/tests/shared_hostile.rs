@@ -54,7 +54,7 @@ impl Scene {
         let socket = lab.host.enter(|| UdpSocket::bind("[::]:7002").unwrap());
         assert_eq!(liar.lease(socket), Answer::Done);
         for sink in &sinks {
-            sink.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            sink.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         }
         Some(Self { lab, _daemon: daemon, neighbour, liar, sinks })
     }

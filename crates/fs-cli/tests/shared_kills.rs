@@ -25,7 +25,7 @@ fn shared_memory() -> u64 {
 /// The daemon has nothing of a program any more.
 fn nothing_is_held(lab: &Lab) {
     lab.wait_for_pairs(0);
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !lab.listed().is_empty() {
         assert!(Instant::now() < end, "{:?}", lab.listed());
         std::thread::sleep(Duration::from_millis(10));
@@ -56,8 +56,15 @@ fn killed_program_leaves_nothing() {
         nothing_is_held(&lab);
     }
     // 8 MiB of frames each; other tests use shared memory, too.
-    let more = shared_memory().saturating_sub(before);
-    assert!(more < 8 << 20 << 4, "{more} bytes of {STEPS} programs are held");
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let more = shared_memory().saturating_sub(before);
+        if more < 8 << 20 << 3 {
+            break;
+        }
+        assert!(Instant::now() < end, "{more} bytes of {STEPS} programs are held");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let served = lab.program(&lab.host, 65_534, "serve 7001");
     lab.echoes(7001, 10_000);
     drop((served, daemon));
@@ -74,7 +81,7 @@ fn kill_before(pid: u32, name: &str, nth: u32) -> Running {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         !status.contains("TracerPid:\t0\n")
     };
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !traced() {
         assert!(Instant::now() < end, "strace does not trace");
         std::thread::sleep(Duration::from_millis(5));

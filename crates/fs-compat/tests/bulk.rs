@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use veth::{DEVICE, PEER, Wire, at};
 
 /// Limit for each wait.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The byte at an offset of a transfer. No two pieces are alike.
 fn byte(at: u64) -> u8 {

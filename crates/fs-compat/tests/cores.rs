@@ -229,7 +229,7 @@ fn task_is_spawned_on_a_core_from_outside() {
             handle.spawn_on(core, task).unwrap();
         }
         assert!(handle.spawn_on(2, || async {}).is_err());
-        let mut ran = [0; 2].map(|_| receiver.recv_timeout(Duration::from_secs(20)).expect("a task runs"));
+        let mut ran = [0; 2].map(|_| receiver.recv_timeout(Duration::from_secs(60)).expect("a task runs"));
         ran.sort();
         handle.shutdown(Duration::from_secs(20));
         (handle, ran)

@@ -26,7 +26,7 @@ fn connections_do_not_use_descriptors_for_ports() {
         let connected = runtime.run(|_| async {
             let mut streams = Vec::new();
             while streams.len() < CONNECTIONS {
-                match tokio::time::timeout(Duration::from_secs(20), TcpStream::connect(at(PEER, 80))).await.unwrap() {
+                match tokio::time::timeout(Duration::from_secs(60), TcpStream::connect(at(PEER, 80))).await.unwrap() {
                     Ok(stream) => streams.push(stream),
                     Err(error) => return (streams.len(), Some(error)),
                 }

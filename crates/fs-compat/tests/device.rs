@@ -79,11 +79,15 @@ fn deleted_device_is_named() {
     let Some(wire) = Wire::up("a deleted device") else { return };
     let ended = wire.ours.enter(|| {
         let runtime = Wire::runtime();
-        let deleting = std::thread::spawn(|| {
-            std::thread::sleep(std::time::Duration::from_millis(200));
+        let (runs, told) = std::sync::mpsc::channel();
+        let deleting = std::thread::spawn(move || {
+            told.recv().unwrap();
             assert!(Command::new("ip").args(["link", "del", DEVICE]).status().unwrap().success());
         });
-        let ended = runtime.run(|_| std::future::pending::<()>());
+        let ended = runtime.run(move |_| {
+            runs.send(()).unwrap();
+            std::future::pending::<()>()
+        });
         deleting.join().unwrap();
         ended
     });

@@ -35,7 +35,7 @@ fn run<F: Future<Output = T> + 'static, T: Send + 'static>(app: impl FnOnce() ->
 /// Connects as a kernel client, once the server listens, and returns everything the server sends.
 fn ask(to: SocketAddr) -> String {
     let mut stream = loop {
-        match std::net::TcpStream::connect_timeout(&to, Duration::from_secs(20)) {
+        match std::net::TcpStream::connect_timeout(&to, Duration::from_secs(60)) {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 std::thread::sleep(Duration::from_millis(10));
             }

@@ -63,7 +63,7 @@ fn several_tasks_accept_from_one_listener() {
         let clients: Vec<_> = (0..3).map(|_| std::net::TcpStream::connect(at).unwrap()).collect();
         let mut accepted = Vec::new();
         for task in tasks {
-            let peer = tokio::time::timeout(Duration::from_secs(20), task).await.expect("a task waits for ever");
+            let peer = tokio::time::timeout(Duration::from_secs(60), task).await.expect("a task waits for ever");
             accepted.push(peer.unwrap());
         }
         let mut peers: Vec<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();

@@ -6,6 +6,7 @@ use common::{CLIENT, SERVER, both, server};
 use fs_compat::{TcpListener, TcpSocket, UdpSocket};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
@@ -83,9 +84,11 @@ fn options_have_tokios_names_and_types() {
 
 #[test]
 fn datagrams_are_peeked_and_read_into_vectors() {
+    static BOUND: AtomicBool = AtomicBool::new(false);
     both(
         |_| async {
             let socket = UdpSocket::bind(server(53)).await.unwrap();
+            BOUND.store(true, Ordering::Release);
             assert_eq!(socket.try_peek_sender().unwrap_err().kind(), ErrorKind::WouldBlock);
             assert_eq!(socket.try_io(Interest::READABLE, || Ok(())).unwrap_err().kind(), ErrorKind::WouldBlock);
             let from = socket.peek_sender().await.unwrap();
@@ -102,8 +105,9 @@ fn datagrams_are_peeked_and_read_into_vectors() {
         },
         |_| async {
             let socket = UdpSocket::bind(SocketAddr::new(CLIENT, 99)).await.unwrap();
-            // The server must be bound first.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            while !BOUND.load(Ordering::Acquire) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
             socket.send_to(b"one", server(53)).await.unwrap();
             let mut buf = [0; 8];
             let got = socket.async_io(Interest::READABLE, || socket.try_recv_from(&mut buf)).await;

@@ -15,7 +15,7 @@ const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 
 /// Echoes datagrams until one of a single byte.
 fn echo(socket: &std::net::UdpSocket) {
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut buf = vec![0; 65_536];
     loop {
         let (n, from) = socket.recv_from(&mut buf).unwrap();
@@ -42,7 +42,7 @@ fn datagrams_beyond_the_mtu_both_ways() {
             for len in [2, 1472, 1473, 9000, 65_507] {
                 let sent = bytes(len);
                 assert_eq!(socket.send_to(&sent, at(PEER, 53)).await.unwrap(), len);
-                let peeked = tokio::time::timeout(Duration::from_secs(10), socket.peek_from(&mut buf)).await;
+                let peeked = tokio::time::timeout(Duration::from_secs(60), socket.peek_from(&mut buf)).await;
                 assert_eq!(peeked.unwrap().unwrap(), (len, at(PEER, 53)));
                 assert_eq!(socket.recv_from(&mut buf).await.unwrap(), (len, at(PEER, 53)));
                 assert!(buf[..len] == sent, "{len}");
@@ -194,7 +194,7 @@ fn classes_of_datagrams() {
     let raw = wire.peer.enter(|| {
         use socket2::{Domain, Protocol, Socket, Type};
         let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).unwrap();
-        raw.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        raw.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         raw
     });
     let (seen, all_seen) = beside(move || classes(&raw, 53, 5));
@@ -294,7 +294,7 @@ fn kernel_socket_is_taken_over_and_returned() {
                 assert_eq!((socket.ttl().unwrap(), socket.broadcast().unwrap()), (9, true));
                 let mut buf = [0; 100];
                 let heard = async |socket: &UdpSocket, buf: &mut [u8]| {
-                    tokio::time::timeout(Duration::from_secs(20), socket.recv_from(buf)).await.unwrap().unwrap()
+                    tokio::time::timeout(Duration::from_secs(60), socket.recv_from(buf)).await.unwrap().unwrap()
                 };
                 assert_eq!((heard(&socket, &mut buf).await, by_device()), ((6, at(PEER, 53)), 0), "what waited in it");
                 peer.send_to(b"meanwhile", at(OURS, 4000)).unwrap();
@@ -303,7 +303,7 @@ fn kernel_socket_is_taken_over_and_returned() {
                 let back = socket.into_std().unwrap();
                 assert_eq!((back.peer_addr().unwrap(), back.local_addr().unwrap()), (at(PEER, 53), at(OURS, 4000)));
                 back.set_nonblocking(false).unwrap();
-                back.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                back.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                 peer.send_to(b"afterwards", at(OURS, 4000)).unwrap();
                 assert_eq!((back.recv(&mut buf).unwrap(), by_device()), (10, 1));
             }

@@ -109,7 +109,7 @@ fn ended_connection_is_refused() {
     a.shutdown(std::net::Shutdown::Write).expect("shut");
     for socket in [&a, &b] {
         // The FIN is on its way at most for a moment.
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             let number = offer(&client, socket);
             let reason = refused(&client, number);
@@ -152,7 +152,7 @@ fn socket_is_offered_once() {
     // Once both ends have let go, it is an ordinary socket.
     client_a.forget(number);
     client_b.forget(other);
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     loop {
         let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
         match (answer(&client_a), answer(&client_b)) {
@@ -189,14 +189,14 @@ fn forgotten_offer_is_closed_at_once() {
     let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
     let client = service.client();
     let (a, mut b) = connection();
-    b.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    b.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
     let number = offer(&client, &a);
     client.forget(number);
     drop(a);
     assert_eq!(b.read(&mut [0; 1]).expect("the end"), 0);
     // Nor does one whose process has gone.
     let (a, mut b) = connection();
-    b.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    b.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
     let other = service.client();
     offer(&other, &a);
     drop(a);
@@ -238,7 +238,7 @@ fn client_without_a_service_costs_nothing_and_finds_one_later() {
     client.forget(fs_pairs::Number(7));
     assert!(client.answer().is_none());
     let _service = Running::at(path, Limits::default());
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     let number = loop {
         if let Some(number) = client.offer(a.as_fd(), carried(&a)) {
             break number;

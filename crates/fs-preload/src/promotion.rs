@@ -21,7 +21,6 @@ use crate::socket::Socket;
 use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::{Guarded, without_signals};
 use crate::sys::kernel::Fd;
-use crate::sys::load;
 use crate::table;
 use crate::{confined, process, report};
 
@@ -197,7 +196,6 @@ pub(crate) fn unlock() {
 /// Called in a new child, which does not own its parent's offers.
 pub(crate) fn begin_child() {
     STATE.break_lock();
-    load::unlock();
     STATE.with(|state| {
         state.offers = Vec::new();
         // The parent continues to use it.

@@ -21,7 +21,7 @@ impl Server {
             Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("`lab/install test`"));
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "the server does not listen");
+            assert!(start.elapsed() < Duration::from_secs(60), "the server does not listen");
             assert!(server.0.try_wait().unwrap().is_none(), "the server has ended");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -125,7 +125,9 @@ fn nginx_answers_by_the_ring() {
     fetch(&world, port, &[2_000_000, 612], 5);
     if Path::new("/usr/bin/wrk").exists() {
         let url = format!("http://127.0.0.1:{port}/612");
-        let said = checked(world.command("wrk").args(["-d", "1", "-c", "8", "-t", "2", &url]).output().unwrap());
+        let said = checked(
+            world.command("wrk").args(["-d", "1", "-c", "8", "-t", "2", "--timeout", "60", &url]).output().unwrap(),
+        );
         assert!(!said.contains("errors") && !said.contains("Non-2xx"), "{said}");
     }
     server.stop();
@@ -153,7 +155,7 @@ if sys.argv[1] == 'server':
                 key.fileobj.sendall(b)
 else:
     def work():
-        c = socket.create_connection(('127.0.0.1', port), timeout=20); f = c.makefile('rb')
+        c = socket.create_connection(('127.0.0.1', port), timeout=60); f = c.makefile('rb')
         for i in range(1500):
             n = 1 + i * 13 % 2000; c.sendall(pattern(i, n)); assert f.read(n) == pattern(i, n), i
             if i % 500 == 499: assert subprocess.run(['/bin/true']).returncode == 0
@@ -214,7 +216,7 @@ os.kill(0, 15)
     let counters = loop {
         let counters = fs_pairs::counters::count(&control).unwrap();
         // The server's threads may be about to close.
-        if counters.pairs == 0 || start.elapsed() > Duration::from_secs(10) {
+        if counters.pairs == 0 || start.elapsed() > Duration::from_secs(60) {
             break counters;
         }
         std::thread::sleep(Duration::from_millis(20));

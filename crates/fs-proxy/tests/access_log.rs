@@ -27,8 +27,7 @@ fn wrong_requests_are_refused_logged_and_counted() {
         let answer = proxy.ask_bytes(&[&head[..], &vec![b'x'; 300_000]].concat());
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
-    let metrics = proxy.metrics();
-    assert!(metrics.contains("class=\"4xx\"} 22\n"), "{metrics}");
+    eventually("all are counted", || proxy.metrics().contains("class=\"4xx\"} 22\n"));
     eventually("all are in the log", || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         text.matches(" 400 - ").count() == 21 && text.matches(" 431 - ").count() == 1
@@ -92,12 +91,11 @@ fn request_has_an_id_and_servers_have_counters() {
     assert!(ids[0] != ids[1] && !ids.contains(&"mine".to_owned()), "{ids:?}");
     let lines = || std::fs::read_to_string(&log).unwrap_or_default();
     eventually("both are logged", || ids.iter().all(|id| lines().contains(&format!("\"id\":\"{id}\""))));
-    let metrics = proxy.metrics();
     for line in [
         format!("fs_proxy_server_answers_total{{upstream=\"u\",server=\"{addr}\",class=\"2xx\"}} 2"),
         format!("fs_proxy_server_latency_seconds_count{{upstream=\"u\",server=\"{addr}\"}} 2"),
     ] {
-        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+        eventually(&line, || proxy.metrics().lines().any(|found| found == line));
     }
     std::fs::remove_file(&log).unwrap();
 }
@@ -126,12 +124,11 @@ fn tunnel_is_logged_with_its_bytes() {
         assert!(len > 0, "ended");
         answer.extend_from_slice(&piece[..len]);
     }
-    let metrics = proxy.metrics();
-    assert!(metrics.contains("class=\"1xx\"} 1\n"), "{metrics}");
-    assert!(
-        metrics.lines().any(|line| line.starts_with("fs_proxy_server_active") && line.ends_with(" 1")),
-        "{metrics}"
-    );
+    eventually("it is counted, and the server has it", || {
+        let metrics = proxy.metrics();
+        let is_active = |line: &str| line.starts_with("fs_proxy_server_active") && line.ends_with(" 1");
+        metrics.contains("class=\"1xx\"} 1\n") && metrics.lines().any(is_active)
+    });
     // Longer than the maximum age of a log line.
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "");

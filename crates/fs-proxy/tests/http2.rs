@@ -189,9 +189,10 @@ fn rapid_resets_end_a_connection_and_nothing_else() {
 #[test]
 fn connections_end_when_idle_after_a_reload_and_at_a_stop() {
     let identity = Identity::new();
-    let text =
-        |name: &'static str| identity.listener("http", http_backend(move |_| ok(name)), "timeouts = { idle = \"1s\" }");
-    let config = write_config(&text("old"));
+    let text = |name: &'static str, idle: u32| {
+        identity.listener("http", http_backend(move |_| ok(name)), &format!("timeouts = {{ idle = \"{idle}s\" }}"))
+    };
+    let config = write_config(&text("old", 3));
     let mut proxy = Proxy { program: start_program(&config), config };
     run(async {
         let ask = async |sender: &mut Sender| {
@@ -201,11 +202,15 @@ fn connections_end_when_idle_after_a_reload_and_at_a_stop() {
         let (mut sender, connection) = open(&identity, proxy.addr()).await;
         assert_eq!(ask(&mut sender).await, "old");
         connection.await.unwrap().unwrap();
-        let (mut sender, connection) = open(&identity, proxy.addr()).await;
-        assert_eq!(ask(&mut sender).await, "old");
-        std::fs::write(&proxy.config, text("new")).unwrap();
+        // What follows does not end because it is idle.
+        std::fs::write(&proxy.config, text("old", 60)).unwrap();
         proxy.program.signal(Signal::HangUp);
         proxy.program.says("is in use;");
+        let (mut sender, connection) = open(&identity, proxy.addr()).await;
+        assert_eq!(ask(&mut sender).await, "old");
+        std::fs::write(&proxy.config, text("new", 60)).unwrap();
+        proxy.program.signal(Signal::HangUp);
+        eventually("it is in use", || proxy.program.log().matches("is in use;").count() == 2);
         assert_eq!(ask(&mut sender).await, "new");
         connection.await.unwrap().unwrap();
         let (mut sender, connection) = open(&identity, proxy.addr()).await;

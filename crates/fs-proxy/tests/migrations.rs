@@ -45,7 +45,23 @@ struct Theirs {
 
 impl Theirs {
     /// Returns `None` if the program is not installed, or this user cannot run it.
-    fn start(program: &str, text: String, servers: &[SocketAddr]) -> Option<Self> {
+    fn start(program: &str, text: &str, servers: &[SocketAddr]) -> Option<Self> {
+        // Another process may take the port before the program does.
+        for _ in 0..5 {
+            let mut theirs = Self::spawn(program, text.to_owned(), servers)?;
+            let mut has_ended = false;
+            eventually("it listens", || {
+                has_ended = theirs.process.try_wait().unwrap().is_some();
+                has_ended || TcpStream::connect(theirs.addr).is_ok()
+            });
+            if !has_ended {
+                return Some(theirs);
+            }
+        }
+        panic!("{program} refuses the configuration of the documentation")
+    }
+
+    fn spawn(program: &str, text: String, servers: &[SocketAddr]) -> Option<Self> {
         let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let folder = temp_path(program);
         std::fs::create_dir(&folder).unwrap();
@@ -69,14 +85,7 @@ impl Theirs {
         };
         let spawned =
             command.env("PATH", "/usr/sbin:/usr/bin:/bin").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let mut theirs = Self { process: spawned.ok()?, addr, folder };
-        let mut has_ended = false;
-        eventually("it listens", || {
-            has_ended = theirs.process.try_wait().unwrap().is_some();
-            has_ended || TcpStream::connect(addr).is_ok()
-        });
-        assert!(!has_ended, "{program} refuses the configuration of the documentation");
-        Some(theirs)
+        Some(Self { process: spawned.ok()?, addr, folder })
     }
 }
 
@@ -97,7 +106,7 @@ fn compare(
     seen_by_ours: &[String],
     see: fn(SocketAddr) -> Vec<String>,
 ) {
-    match Theirs::start(program, theirs, servers) {
+    match Theirs::start(program, &theirs, servers) {
         Some(theirs) => assert_eq!(see(theirs.addr), seen_by_ours, "{program} and fs-proxy"),
         None => println!("skipped: {program} is not installed"),
     }

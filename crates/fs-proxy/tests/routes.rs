@@ -96,8 +96,10 @@ fn redirects_and_requests_without_a_route_get_the_proxys_answer() {
             assert_eq!(body_of(&answer).is_empty(), line.starts_with("HEAD"), "{answer}");
         }
     }
-    let metrics = proxy.metrics();
-    assert!(metrics.contains("class=\"3xx\"} 9\n") && metrics.contains("class=\"4xx\"} 3\n"), "{metrics}");
+    eventually("all are counted", || {
+        let metrics = proxy.metrics();
+        metrics.contains("class=\"3xx\"} 9\n") && metrics.contains("class=\"4xx\"} 3\n")
+    });
     // The connection goes on, and a body that follows is not taken for a request.
     let mut stream = proxy.connect();
     let body = "GET /smuggled HTTP/1.1\r\nHost: a.example\r\n\r\n";
@@ -289,7 +291,7 @@ fn health_checks_begin_with_the_proxy_protocol() {
         }
         Ok(())
     });
-    let more = "send_proxy = \"v1\"\nhealth_check = { interval = \"20ms\", path = \"/\", fall = 1 }";
+    let more = "send_proxy = \"v1\"\nhealth_check = { interval = \"20ms\", timeout = \"30s\", path = \"/\", fall = 1 }";
     let proxy = start(&(listener("tcp", "upstream = \"u\"") + &upstream("u", &format!("\"{server}\""), more)));
     eventually("it is checked", || checks.load(Ordering::SeqCst) > 5);
     assert!(!proxy.program.log().contains("unhealthy"), "{}", proxy.program.log());

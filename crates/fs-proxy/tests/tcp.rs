@@ -141,7 +141,7 @@ fn sigterm_waits_for_open_connections_within_the_deadline() {
         counter.fetch_add(1, Ordering::SeqCst);
         std::io::copy(&mut stream.try_clone()?, &mut stream).map(drop)
     });
-    let mut proxy = Proxy::start("tcp", &[echo], "", "");
+    let mut proxy = Proxy::start("tcp", &[echo], "timeouts = { drain = \"60s\" }", "");
     let mut stream = proxy.connect();
     stream.write_all(b"before").unwrap();
     stream.read_exact(&mut [0; 6]).unwrap();

@@ -107,7 +107,7 @@ fn truncation_is_passed_on_as_a_reset() {
 #[test]
 fn idle_connection_gets_close_notify() {
     let identity = Identity::new();
-    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"300ms\" }");
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"3s\" }");
     let mut stream = BufReader::new(identity.connect(&proxy));
     assert_eq!(ask(&mut stream, GET), b"answer");
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an end without close_notify is an error");
@@ -117,19 +117,19 @@ fn idle_connection_gets_close_notify() {
 #[test]
 fn pieces_of_a_record_keep_no_connection_open() {
     let identity = Identity::new();
-    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"2s\" }");
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"3s\" }");
     let mut stream = BufReader::new(identity.connect(&proxy));
     assert_eq!(ask(&mut stream, GET), b"answer");
     let mut sock = stream.into_inner().sock;
     sock.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
     // The head of a record of 16,384 bytes, then one byte at a time.
     let mut piece = &b"\x17\x03\x03\x40\x00"[..];
-    let is_closed = (0..60).any(|_| {
+    let is_closed = (0..160).any(|_| {
         let sent = sock.write_all(std::mem::replace(&mut piece, b"x"));
         let end = sock.read(&mut [0; 100]);
         sent.is_err() || !end.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     });
-    assert!(is_closed, "open after 15 s");
+    assert!(is_closed, "open after 40 s");
     eventually("nothing is left open", || metric(&proxy, "fs_proxy_connections_open") == 0);
 }
 
@@ -176,7 +176,7 @@ fn client_without_tls_gets_an_alert() {
         // RFC 8446 5.1: a record of type alert (21).
         assert_eq!((answer.first(), answer.len()), (Some(&21), 7), "{answer:?}");
         eventually("it is counted", || metric(&proxy, "fs_proxy_tls_handshakes_failed_total") == 1);
-        assert_eq!(metric(&proxy, "fs_proxy_connections_failed_total"), 1);
+        eventually("the connection too", || metric(&proxy, "fs_proxy_connections_failed_total") == 1);
         let mut stream = BufReader::new(identity.connect(&proxy));
         assert_eq!(ask(&mut stream, GET), b"answer");
     }
@@ -185,11 +185,14 @@ fn client_without_tls_gets_an_alert() {
 #[test]
 fn incomplete_handshake_is_ended() {
     let identity = Identity::new();
-    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"300ms\" }");
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"3s\" }");
     // Nothing, and the start of a ClientHello's record.
-    for start in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
+    let streams = [&b""[..], b"\x16\x03\x01\x02\x00\x01"].map(|start| {
         let mut stream = proxy.connect();
         stream.write_all(start).unwrap();
+        stream
+    });
+    for mut stream in streams {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     }
     eventually("both are counted", || metric(&proxy, "fs_proxy_tls_handshakes_failed_total") == 2);

@@ -7,7 +7,7 @@ mod identity;
 
 use bytes::Bytes;
 use common::*;
-use fs_stacks::testing::{PATIENCE, Signal};
+use fs_stacks::testing::{PATIENCE, Signal, eventually};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -149,7 +149,7 @@ fn health_checks_and_tcp_listeners_use_tls() {
     let identity = Identity::new();
     let addr = TlsServer::new(&identity, None, &[]).start();
     let tls = format!(
-        "tls = {{ ca = {:?}, name = \"localhost\" }}\nhealth_check = {{ interval = \"50ms\", path = \"/\", fall = 1 }}",
+        "tls = {{ ca = {:?}, name = \"localhost\" }}\nhealth_check = {{ interval = \"50ms\", timeout = \"30s\", path = \"/\", fall = 1 }}",
         identity.certificate
     );
     // A plain server cannot pass: its handshake fails.
@@ -395,8 +395,7 @@ fn grpc_passes_from_end_to_end() {
 fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
     let front = Identity::new();
     let server = Http2Server::start(None);
-    let top = "timeouts = { response = \"500ms\", idle = \"20s\" }";
-    let mut proxy = start_http2(&front, server.addr, "", top);
+    let mut proxy = start_http2(&front, server.addr, "", "");
     let text = |response: Response<Incoming>| async { response.into_body().collect().await.unwrap().to_bytes() };
     run(async {
         let clients = [open(&front, proxy.addr()).await, open(&front, proxy.addr()).await];
@@ -428,19 +427,26 @@ fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
             }
             assert!(server.connections.load(Ordering::SeqCst) <= 2 + round);
         }
-        // A server that does not answer: its connection gets no further requests.
-        let mut sender = clients[0].clone();
+    });
+    // A server that does not answer: its connection gets no further requests.
+    let text_of = |server, top| front.listener("http", server, top) + "http2 = true\n";
+    let reload = |text: String, number: usize| {
+        std::fs::write(&proxy.config, text).unwrap();
+        proxy.program.signal(Signal::HangUp);
+        eventually("it is in use", || proxy.program.log().matches("is in use;").count() == number);
+    };
+    reload(text_of(server.addr, "timeouts = { response = \"2s\" }"), 1);
+    run(async {
+        let mut sender = open(&front, proxy.addr()).await;
         let response = sender.send_request(request("/never", Empty::new().boxed_unsync())).await.unwrap();
         assert_eq!(response.status(), 504);
         let before = server.connections.load(Ordering::SeqCst);
-        ask(7).await.unwrap();
+        let response = sender.send_request(request("/7", Empty::new().boxed_unsync())).await.unwrap();
+        assert_eq!(response.status(), 200);
         assert_eq!(server.connections.load(Ordering::SeqCst), before + 1);
     });
     // A server that is not there.
-    let text = front.listener("http", nobody(), "");
-    std::fs::write(&proxy.config, format!("{text}http2 = true\n")).unwrap();
-    proxy.program.signal(Signal::HangUp);
-    proxy.program.says("is in use;");
+    reload(text_of(nobody(), ""), 2);
     run(async {
         let sender = open(&front, proxy.addr()).await;
         let asked = (0..30).map(|_| {

@@ -33,7 +33,7 @@ pub(crate) enum Attached {
 /// The program, attached to one device while this value lives.
 pub(crate) struct Program {
     // Dropped in this order: first detach from the device, then free program and maps.
-    _link: Link,
+    _link: BpfLink,
     _ebpf: Ebpf,
     sockets: Mutex<XskMap<MapData>>,
     pub(crate) attached: Attached,
@@ -42,13 +42,13 @@ pub(crate) struct Program {
 }
 
 /// The attachment: a bpf_link.
-struct Link {
+struct BpfLink {
     fd: OwnedFd,
     /// The process that attached it.
     process: u32,
 }
 
-impl Drop for Link {
+impl Drop for BpfLink {
     fn drop(&mut self) {
         // A forked child has a copy of this value and of the descriptor. The program stays for the
         // parent.
@@ -133,7 +133,7 @@ fn load(ebpf: &mut Ebpf, Frags(frags): Frags) -> Result<&'static str, XdpError> 
     }
 }
 
-fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(Link, Attached, bool), XdpError> {
+fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(BpfLink, Attached, bool), XdpError> {
     let mut native_error = device.native_is_deaf().map(io::Error::other);
     if let Some(frags) = wanted.native.filter(|_| native_error.is_none()) {
         let name = load(ebpf, frags)?;
@@ -171,10 +171,10 @@ fn attach(ebpf: &mut Ebpf, device: &NetDevice, wanted: Wanted) -> Result<(Link, 
 }
 
 /// Attaches in one mode (`XDP_FLAGS_*`). The outer error is one that no other mode would solve.
-fn attach_in(ebpf: &mut Ebpf, name: &str, device: &NetDevice, mode: u32) -> Result<Result<Link, io::Error>, XdpError> {
+fn attach_in(ebpf: &mut Ebpf, name: &str, device: &NetDevice, mode: u32) -> Result<io::Result<BpfLink>, XdpError> {
     let fd = program(ebpf, name)?.fd().map_err(|error| broken(&error))?;
     let error = match bpf::link_xdp(fd.as_fd(), device.index, mode) {
-        Ok(link) => return Ok(Ok(Link { fd: link, process: std::process::id() })),
+        Ok(link) => return Ok(Ok(BpfLink { fd: link, process: std::process::id() })),
         Err(error) => error,
     };
     match error.raw_os_error() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Seconds after which a client that does not end is killed.
-const CLIENT_LIMIT: &str = "120";
+const CLIENT_LIMIT: &str = "300";
 
 /// Which ends of a connection within one host get the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

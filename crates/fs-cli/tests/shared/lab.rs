@@ -85,7 +85,7 @@ impl Running {
 
     /// Waits until the process has ended by itself.
     pub(crate) fn wait_for_end(&mut self) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while !self.has_ended() {
             assert!(Instant::now() < end, "it goes on");
             std::thread::sleep(Duration::from_millis(10));
@@ -293,8 +293,8 @@ impl Drop for Lab {
 pub(crate) fn connect(to: SocketAddr) -> TcpStream {
     let stream =
         TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap_or_else(|error| panic!("{to}: {error}"));
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }
 

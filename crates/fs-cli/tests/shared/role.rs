@@ -80,7 +80,7 @@ async fn ask(to: SocketAddr) {
     let copy = sent.clone();
     fs_rt::spawn_local(async move { writer.write_all(&copy).await.unwrap() });
     let mut came = vec![0; sent.len()];
-    tokio::time::timeout(Duration::from_secs(20), reader.read_exact(&mut came)).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), reader.read_exact(&mut came)).await.unwrap().unwrap();
     assert!(came == sent, "other bytes came back");
     println!("ready");
 }

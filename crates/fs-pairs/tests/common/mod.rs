@@ -91,7 +91,7 @@ pub(crate) fn offer(client: &Client, socket: impl AsFd) -> Number {
 
 /// Waits for the next answer.
 pub(crate) fn answer(client: &Client) -> Offered {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
         if let Some(answer) = client.answer() {
             return answer;

@@ -172,11 +172,6 @@ macro_rules! machine {
                 super::threads::yield_now();
             }
 
-            #[cold]
-            fn excess_threads(&self) -> u32 {
-                super::load::excess_threads()
-            }
-
             #[inline]
             fn thread(&self) -> u32 {
                 Real(()).thread()

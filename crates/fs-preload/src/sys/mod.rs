@@ -8,7 +8,6 @@ mod exports;
 pub(crate) mod guarded;
 pub(crate) mod heap;
 pub(crate) mod kernel;
-pub(crate) mod load;
 pub(crate) mod memory;
 #[macro_use]
 pub(crate) mod real;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use fs_carrier::counters::Counts;
 use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 
-use super::{heap, load, real, threads, wiped};
+use super::{heap, real, threads, wiped};
 use crate::{child, confined, process, promotion, set, table};
 
 /// Names a file to which each process appends its counters at its end.
@@ -102,7 +102,6 @@ static MASK: Mask = Mask(UnsafeCell::new(MaybeUninit::uninit()));
 /// No signal handler runs until [`after_fork`]: it may fork, too.
 fn lock() {
     let mask = heap::block_signals();
-    load::lock();
     promotion::lock();
     heap::lock();
     // SAFETY: the locks are held.
@@ -114,7 +113,6 @@ extern "C" fn after_fork() {
     let mask = unsafe { (*MASK.0.get()).assume_init() };
     heap::unlock();
     promotion::unlock();
-    load::unlock();
     heap::restore_signals(&mask);
 }
 

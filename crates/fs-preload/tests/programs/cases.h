@@ -68,7 +68,7 @@ static int run_main(int argc, char **argv) {
     struct scenario *s = scenarios;
     while (s->name && strcmp(s->name, argv[1])) s++;
     if (!s->name) return 2;
-    alarm(60);
+    alarm(300);
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t n = sizeof a;
     int one = 1;

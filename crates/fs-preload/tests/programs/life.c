@@ -198,7 +198,7 @@ static void jump_receive(struct end *e) {
         t.it_value.tv_usec = 0; setitimer(ITIMER_REAL, &t, 0);
         put(e, 8); get(e, 8);
     }
-    rounds(e, 300, 0); alarm(60); meet(e); printf("jumped %s\n", jumps ? "out" : "never");
+    rounds(e, 300, 0); alarm(300); meet(e); printf("jumped %s\n", jumps ? "out" : "never");
 }
 static void jump_send(struct end *e) { for (int i = 0; i < 400; i++) { get(e, 8); put(e, 8); } rounds(e, 300, 0); meet(e); }
 

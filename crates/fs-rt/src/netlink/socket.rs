@@ -83,7 +83,7 @@ impl Netlink {
         Ok(self.ask(question, NLM_F_REQUEST | NLM_F_ACK)?.messages)
     }
 
-    fn ask(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Answer> {
+    fn ask(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Reply> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         let number = self.asked.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -93,7 +93,7 @@ impl Netlink {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         self.questions.send(&bytes, 0)?;
-        let mut answer = Answer::default();
+        let mut reply = Reply::default();
         loop {
             let datagram = match self.questions.recv_from_full() {
                 Ok((datagram, _)) => datagram,
@@ -101,8 +101,8 @@ impl Netlink {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            if parse(&datagram, Some(number), &mut answer)? {
-                return Ok(answer);
+            if parse(&datagram, Some(number), &mut reply)? {
+                return Ok(reply);
             }
         }
     }
@@ -155,7 +155,7 @@ impl Netlink {
 
     /// Returns the changes since the last call.
     pub fn notices(&self) -> io::Result<Notices> {
-        let mut notices = Answer::default();
+        let mut notices = Reply::default();
         loop {
             match self.notices.recv_from_full() {
                 Ok((datagram, _)) => {
@@ -262,31 +262,31 @@ fn neighbour(device: u32, addr: IpAddr) -> NeighbourMessage {
 
 /// The kernel's reply.
 #[derive(Debug, Default)]
-struct Answer {
+struct Reply {
     messages: Vec<RouteNetlinkMessage>,
     /// A table changed while it was read (`NLM_F_DUMP_INTR`): entries may be missing or duplicated.
     interrupted: bool,
 }
 
 /// Repeats `ask` until its reply is not interrupted, or returns the last of many attempts.
-fn uninterrupted(mut ask: impl FnMut() -> io::Result<Answer>) -> io::Result<Vec<RouteNetlinkMessage>> {
+fn uninterrupted(mut ask: impl FnMut() -> io::Result<Reply>) -> io::Result<Vec<RouteNetlinkMessage>> {
     for _ in 1..DUMPS_MOST {
-        let answer = ask()?;
-        if !answer.interrupted {
-            return Ok(answer.messages);
+        let reply = ask()?;
+        if !reply.interrupted {
+            return Ok(reply.messages);
         }
     }
-    let answer = ask()?;
-    if answer.interrupted {
+    let reply = ask()?;
+    if reply.interrupted {
         tracing::debug!(tries = DUMPS_MOST, "a kernel table changes faster than it can be read");
     }
-    Ok(answer.messages)
+    Ok(reply.messages)
 }
 
 /// Parses a datagram's messages. Returns `true` if one of them ends a reply. Skips messages that
 /// the parser does not understand (of a newer kernel), and replies to other requests than
 /// `answer_to`.
-fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Answer) -> io::Result<bool> {
+fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Reply) -> io::Result<bool> {
     while let Some(length) = datagram.first_chunk::<4>() {
         let length = u32::from_ne_bytes(*length) as usize;
         let Some(bytes) = datagram.get(..length).filter(|bytes| !bytes.is_empty()) else {
@@ -336,11 +336,11 @@ mod tests {
         let mut asked = 0;
         let mut ask = |flags: u16| {
             asked += 1;
-            let mut answer = Answer::default();
-            assert!(!parse(&done(4, flags), Some(3), &mut answer)?, "the answer to another question");
-            assert!(!answer.interrupted);
-            assert!(parse(&done(3, flags), Some(3), &mut answer)?);
-            Ok(answer)
+            let mut reply = Reply::default();
+            assert!(!parse(&done(4, flags), Some(3), &mut reply)?, "the reply to another question");
+            assert!(!reply.interrupted);
+            assert!(parse(&done(3, flags), Some(3), &mut reply)?);
+            Ok(reply)
         };
         assert!(uninterrupted(|| ask(flags.next().unwrap())).is_ok());
         assert_eq!(asked, 3);
@@ -348,7 +348,7 @@ mod tests {
         let mut asked = 0;
         let always = || {
             asked += 1;
-            Ok(Answer { interrupted: true, ..Answer::default() })
+            Ok(Reply { interrupted: true, ..Reply::default() })
         };
         assert!(uninterrupted(always).is_ok());
         assert_eq!(asked, DUMPS_MOST);

@@ -55,12 +55,12 @@ pub(crate) struct Spin {
     shortest: Duration,
     now: Duration,
     adapts: bool,
-    shared: Option<Shared>,
+    shared: Option<Sharing>,
 }
 
 /// State of a core that shares its CPUs.
 #[derive(Debug)]
-struct Shared {
+struct Sharing {
     checked_at: Instant,
     preemptions: u64,
     /// Checks in a row that found more runnable threads than CPUs.
@@ -69,7 +69,7 @@ struct Shared {
     hold: Duration,
 }
 
-impl Shared {
+impl Sharing {
     #[cold]
     fn update(&mut self, now: Instant, Contention { preemptions, crowded }: Contention) {
         let (time, count) = (now.since(self.checked_at), preemptions.saturating_sub(self.preemptions));
@@ -97,7 +97,7 @@ impl Shared {
 
 impl Spin {
     pub(crate) fn new(policy: &PollPolicy) -> Self {
-        let state = Shared { checked_at: Instant::ZERO, preemptions: 0, crowded: 0, wanted: false, hold: HOLD / 2 };
+        let state = Sharing { checked_at: Instant::ZERO, preemptions: 0, crowded: 0, wanted: false, hold: HOLD / 2 };
         let (spin, shared) = (policy.spin, policy.give_way.then_some(state));
         Self { shortest: spin, now: spin, adapts: policy.adapt_spin, shared }
     }

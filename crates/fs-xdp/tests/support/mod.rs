@@ -75,7 +75,7 @@ impl Veth {
 }
 
 /// Limit for each wait: on a busy machine a thread may have to wait for its CPU.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A link with the pool that serves it.
 pub struct End {

@@ -1,7 +1,7 @@
 //! Loss detection by time: RACK's step 5 (RFC 8985 6.2).
 
 use super::cursor::{DUP_THRESH, SegmentCursor};
-use super::rack::{Found, Resent, sent_after};
+use super::rack::{DetectedLosses, Resent, sent_after};
 use super::segment::mark;
 use super::store::TxStore;
 use crate::config::TcpConfig;
@@ -40,8 +40,8 @@ impl Tcb {
 
     /// 6.2 step 5, RACK_detect_loss. `force`: the reordering timer has fired, so no new arrival is
     /// required.
-    pub(crate) fn detect_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> Found {
-        let mut found = Found::default();
+    pub(crate) fn detect_losses_by_time(&mut self, store: &mut TxStore, now_us: u32, force: bool) -> DetectedLosses {
+        let mut found = DetectedLosses::default();
         let (una, queue) = (self.snd.una(), self.tx);
         let srtt = self.rtt.srtt_us();
         let recovering = matches!(self.recovery(), Recovery::Fast { .. } | Recovery::Loss { .. });

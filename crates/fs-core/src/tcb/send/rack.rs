@@ -53,7 +53,7 @@ pub(crate) struct Rack {
 
 /// Result of loss detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct DetectedLosses {
     /// Bytes newly marked lost.
     pub(crate) bytes: u32,
     /// True if the acknowledged segments include one that had been retransmitted.
