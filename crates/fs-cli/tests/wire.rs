@@ -12,10 +12,10 @@ struct Lab {
     running: Vec<Child>,
 }
 
-/// Asks until it is so. Fails after a minute with the last reason.
-fn until(is_so: impl Fn() -> Result<(), String>) {
+/// Repeats `check` until it succeeds. Panics with its last error after a minute.
+fn until(check: impl Fn() -> Result<(), String>) {
     let end = Instant::now() + Duration::from_secs(60);
-    while let Err(reason) = is_so() {
+    while let Err(reason) = check() {
         assert!(Instant::now() < end, "{reason}");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -128,12 +128,14 @@ fn daemon_serves_a_port_over_a_device() {
     for _ in 0..10 {
         assert!(lab.client(), "over the device");
     }
-    // Each by the daemon, whose end of the connection to the server closes a moment after the client's.
+    // The daemon relayed each. Its connection to the server closes a moment after the client's.
     until(|| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
         let output = command.args(["stat", "--control"]).arg(lab.dir.join("control.sock")).output().unwrap();
         let stat = String::from_utf8_lossy(&output.stdout).into_owned();
-        let is_right = stat.contains("wire_accepted 10\n") && stat.contains("wire_open 0\n");
+        let is_right = ["accepted 10", "open 0", "refused 0", "reset 0"]
+            .iter()
+            .all(|count| stat.contains(&format!("wire_{count}\n")));
         let relayed = lab.command("s", "ss").args(["-Htan", "dst", "127.64.0.0/10"]).output().unwrap();
         let is_closed = |line: &str| line.starts_with("TIME-WAIT");
         let relayed = String::from_utf8_lossy(&relayed.stdout).into_owned();
