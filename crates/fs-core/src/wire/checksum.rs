@@ -157,7 +157,7 @@ impl Sum {
     pub fn fold(self) -> u16 {
         let sum = (self.0 & 0xffff_ffff) + (self.0 >> 32);
         let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
-        let sum = (sum & 0xffff) + (sum >> 16);
+        // At most 0x1fffe: the first line yields at most 0x1_ffff_fffe. So one more fold is enough.
         let sum = (sum & 0xffff) + (sum >> 16);
         u16::from_be(sum as u16)
     }
