@@ -19,6 +19,7 @@ fn used() -> Duration {
 }
 
 #[test]
+#[ignore = "compares CPU times: cargo xtask proof long"]
 fn idle_pinned_core_yields_its_cpu() {
     static OVER: AtomicBool = AtomicBool::new(false);
     let may = sched_getaffinity(None).unwrap();
@@ -46,5 +47,5 @@ fn idle_pinned_core_yields_its_cpu() {
         .unwrap()[0];
     OVER.store(true, SeqCst);
     let computed = computes.join().unwrap();
-    assert!(core * 3 < computed, "the core had {core:?} of its CPU, who computes {computed:?}");
+    assert!(core * 3 < computed, "the core had {core:?} of its CPU, the other thread {computed:?}");
 }
