@@ -49,8 +49,8 @@ enum Arguments {
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
     },
-    /// Servers and clients of each in one program, until SIGTERM. Prints "ready", and at the end who
-    /// was asked how often.
+    /// Servers and clients of each in one program, until SIGTERM. Prints "ready", and at the end the
+    /// number of requests to each server.
     Everywhere(everywhere::Args),
     /// What it costs that any thread may use a connection: both ways in one run, in memory.
     Cost,
