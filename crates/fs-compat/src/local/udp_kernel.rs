@@ -5,10 +5,13 @@
 //! and datagrams over loopback. It sends those, and datagrams larger than the MTU. In standalone
 //! addressing there is none, and such datagrams fail with `EMSGSIZE` and `EINVAL`.
 
+use super::kernel_unsafe::recv_datagram;
 use fs_rt::PortLease;
+use socket2::SockRef;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 #[derive(Debug)]
@@ -19,7 +22,14 @@ pub(super) struct KernelSide {
 impl KernelSide {
     pub(super) fn of(lease: &PortLease) -> io::Result<Option<Self>> {
         let Some(fd) = lease.kernel_socket()? else { return Ok(None) };
-        Ok(Some(Self { socket: UdpSocket::from_std(fd.into())? }))
+        let socket = UdpSocket::from_std(fd.into())?;
+        let options = SockRef::from(&socket);
+        // With an IPv6 socket for IPv4's datagrams too.
+        options.set_recv_tos_v4(true)?;
+        if options.domain()? == socket2::Domain::IPV6 {
+            options.set_recv_tclass_v6(true)?;
+        }
+        Ok(Some(Self { socket }))
     }
 
     /// Returns the socket, to set its options.
@@ -35,23 +45,25 @@ impl KernelSide {
         self.socket.poll_send_to(cx, buf, to)
     }
 
-    /// Returns the next datagram, from `only` if that is given. Makes no system call while none has
-    /// arrived.
+    /// Returns the next datagram's length, sender and type of service or traffic class, from `only` if
+    /// that is given. Makes no system call while none has arrived.
     pub(super) fn try_recv(
         &self,
         buf: &mut [u8],
         peek: bool,
         only: Option<SocketAddr>,
-    ) -> io::Result<(usize, SocketAddr)> {
+    ) -> io::Result<(usize, SocketAddr, Option<u8>)> {
+        let flags = if peek { libc::MSG_PEEK } else { 0 };
         loop {
-            let (len, from) = if peek { self.socket.try_peek_from(buf)? } else { self.socket.try_recv_from(buf)? };
+            let (len, from, tos) =
+                self.socket.try_io(Interest::READABLE, || recv_datagram(&self.socket, buf, flags))?;
             let from = match from.ip().to_canonical() {
                 // Includes the scope.
                 IpAddr::V6(_) => from,
                 ip => SocketAddr::new(ip, from.port()),
             };
             if only.is_none_or(|only| only == from) {
-                return Ok((len, from));
+                return Ok((len, from, tos));
             }
             if peek {
                 // Discards a datagram from another sender, which would otherwise block the queue
@@ -63,7 +75,7 @@ impl KernelSide {
 
     /// Returns true if a datagram may be queued.
     pub(super) fn is_readable(&self) -> bool {
-        self.socket.try_io(tokio::io::Interest::READABLE, || Ok(())).is_ok()
+        self.socket.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
     /// Ready if a datagram may be queued.

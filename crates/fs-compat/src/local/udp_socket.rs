@@ -179,7 +179,8 @@ impl UdpSocket {
     fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
         match (self.call(|stack, id| receive(stack, id, buf, peek)), &self.kernel) {
             (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                kernel.try_recv(buf, peek, self.peer_addr().ok())
+                let (len, from, _) = kernel.try_recv(buf, peek, self.peer_addr().ok())?;
+                Ok((len, from))
             }
             (received, _) => received,
         }
@@ -192,7 +193,7 @@ impl UdpSocket {
             ready!(kernel.poll_readable(cx))?;
             match kernel.try_recv(buf, peek, self.peer_addr().ok()) {
                 Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
-                received => return Poll::Ready(received),
+                received => return Poll::Ready(received.map(|(len, from, _)| (len, from))),
             }
         }
     }

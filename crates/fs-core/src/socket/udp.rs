@@ -52,7 +52,8 @@ pub struct UdpMeta {
     /// The local address that it was sent to.
     pub to: SocketAddr,
     /// IPv4's type of service or IPv6's traffic class as received, including ECN bits (IP_RECVTOS,
-    /// IPV6_RECVTCLASS). `None` if the kernel received the datagram: it is not asked for the value.
+    /// IPV6_RECVTCLASS). `None` if unknown, as for datagrams that a kernel socket had received before
+    /// it was taken over.
     pub tos: Option<u8>,
 }
 

@@ -60,8 +60,10 @@ impl UdpSocket {
     pub fn try_recv_batch(&self, bufs: &mut [&mut [u8]], metas: &mut Vec<UdpMeta>) -> io::Result<usize> {
         match (self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas)), &self.kernel, bufs.first_mut()) {
             (Err(nothing), Some(kernel), Some(buf)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                metas.push(UdpMeta::new(len, from, self.local_addr()?));
+                let (len, from, tos) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
+                let mut meta = UdpMeta::new(len, from, self.local_addr()?);
+                meta.tos = tos;
+                metas.push(meta);
                 Ok(1)
             }
             (received, ..) => received,
@@ -74,8 +76,10 @@ impl UdpSocket {
     pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
         match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
             (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                Ok((UdpMeta::new(len, from, self.local_addr()?), len))
+                let (len, from, tos) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
+                let mut meta = UdpMeta::new(len, from, self.local_addr()?);
+                meta.tos = tos;
+                Ok((meta, len))
             }
             (received, _) => received,
         }
