@@ -164,7 +164,7 @@ fn congestion_marks_of_quinn() -> Result<()> {
 fn reqwest_with_the_library() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
-        let mut daemon = Daemon::start(lab, Ns::Host)?;
+        let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
         let mut command = daemon.command(lab, path()?);
         let mut servers = ready(lab, "servers", command.arg("serve").args(ON_KERNEL).arg(FRONT))?;
         let mut command = daemon.command(lab, path()?);
@@ -173,8 +173,10 @@ fn reqwest_with_the_library() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
         ask(&said, &["reqwest"])?;
-        let [promoted, sends] = ["promoted", "ring_sends"].map(|name| daemon.reported(name));
-        ensure!(promoted > 0 && sends > 0, "{promoted} sockets got a ring, {sends} sends by it");
+        // Whether a ring also carries is luck: each body has a connection of its own, and a reader that
+        // never catches up stays with the kernel (C5 in docs/PRELOAD.md).
+        let promoted = daemon.reported("promoted");
+        ensure!(promoted > 0, "no socket got a ring");
         servers.kill()?;
         daemon.stop()
     })
