@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use fs_carrier::exact::Carried;
 use fs_carrier::region::{End, Region};
@@ -31,8 +31,9 @@ const ATTEMPT_NS: u64 = 1_000_000_000;
 /// at once has fewer promoted, as its offers miss those of the other ends: with 64, one in 13 of 1,000 connections of redis-benchmark
 /// was promoted after 1 s.
 const UNANSWERED: u32 = 1024;
-/// Attempts to get the client's lock in [`Client::forget`], each with a yield. A thread holds it for some system calls.
-const ATTEMPTS: u32 = 100;
+/// Numbers that the service has not been told yet ([`Client::forget`]). More: more memory. Fewer: a process whose service does not read
+/// (SIGSTOP) leaves rows in it, until the process ends.
+const UNTOLD: usize = 64;
 /// A process that may have fewer descriptors is left alone: the connection's would be one of those that it counts on.
 const FEWEST: u64 = 64;
 /// The connection's descriptor number is at least three quarters of the limit, and at most this: a larger number makes the kernel's table of the
@@ -80,6 +81,11 @@ pub struct Client {
     attempted_ns: AtomicU64,
     last_number: AtomicU64,
     unanswered: AtomicU32,
+    /// Numbers to forget; 0: a free place. Any thread adds one, and the lock's holder sends them. So nobody waits for the lock, not even
+    /// a signal handler in its holder.
+    untold: [AtomicU64; UNTOLD],
+    /// Set after a number was added.
+    has_untold: AtomicBool,
 }
 
 /// The lock, held.
@@ -87,7 +93,16 @@ struct Section<'a>(&'a Client);
 
 impl Drop for Section<'_> {
     fn drop(&mut self) {
-        self.0.lock.store(0, Ordering::Release);
+        let client = self.0;
+        client.unlock();
+        // SeqCst, as in `forget`: of a thread that adds a number and one that unlocks, at least one sees what the other did.
+        while client.has_untold.load(Ordering::SeqCst) && client.lock() {
+            let is_told = self.tell();
+            client.unlock();
+            if !is_told {
+                return;
+            }
+        }
     }
 }
 
@@ -107,6 +122,8 @@ impl Client {
             attempted_ns: AtomicU64::new(0),
             last_number: AtomicU64::new(0),
             unanswered: AtomicU32::new(0),
+            untold: [const { AtomicU64::new(0) }; UNTOLD],
+            has_untold: AtomicBool::new(false),
         })
     }
 
@@ -164,21 +181,15 @@ impl Client {
         Some(answered)
     }
 
-    /// The socket of this offer is about to be closed, or its pair is over. To be called before the close(2), answered or not.
+    /// The socket of this offer is about to be closed, or its pair is over. To be called before the close(2), answered or not. If another
+    /// thread is in a call, or the service has no room for the message, a later call on this client tells the service.
     pub fn forget(&self, number: Number) {
-        let mut section = self.enter();
-        for _ in 0..ATTEMPTS {
-            if section.is_some() {
-                break;
-            }
-            rustix::thread::sched_yield();
-            section = self.enter();
-        }
-        // Still held: the thread that holds it was interrupted by this one. The service forgets the offer after its time.
-        let Some(section) = section else { return };
-        if let Some(connection) = section.connection() {
-            section.send(connection, &Request::Forget(number), None);
-        }
+        let is_added =
+            |place: &AtomicU64| place.compare_exchange(0, number.0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        let _lost_if_full = self.untold.iter().any(is_added);
+        self.has_untold.store(true, Ordering::SeqCst);
+        // Its end tells.
+        drop(self.enter());
     }
 
     /// Returns the number of the connection's descriptor, which the program must neither use nor see.
@@ -189,6 +200,11 @@ impl Client {
 
     /// The calling process is a child of fork(2). Closes the inherited descriptor, so that the service notices the parent's end.
     pub fn after_fork(&self) {
+        // The parent tells its own.
+        for place in &self.untold {
+            place.store(0, Ordering::Relaxed);
+        }
+        self.has_untold.store(false, Ordering::Relaxed);
         if let Some(section) = self.enter() {
             section.connection();
         }
@@ -204,17 +220,24 @@ impl Client {
     }
 
     fn enter(&self) -> Option<Section<'_>> {
+        self.lock().then(|| Section(self))
+    }
+
+    /// Acquires the lock. False: a thread of this process holds it.
+    fn lock(&self) -> bool {
         let process = process();
-        let lock = &self.lock;
-        match lock.compare_exchange(0, process, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Some(Section(self)),
+        match self.lock.compare_exchange(0, process, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => true,
             // Copied by fork(2) while a thread of the parent held it.
             Err(other) if other != process => {
-                let is_taken = lock.compare_exchange(other, process, Ordering::Acquire, Ordering::Relaxed).is_ok();
-                is_taken.then_some(Section(self))
+                self.lock.compare_exchange(other, process, Ordering::SeqCst, Ordering::Relaxed).is_ok()
             }
-            Err(_) => None,
+            Err(_) => false,
         }
+    }
+
+    fn unlock(&self) {
+        self.lock.swap(0, Ordering::SeqCst);
     }
 }
 
@@ -238,6 +261,27 @@ impl Section<'_> {
         self.drop_connection(connection);
         client.attempted_ns.store(0, Ordering::Relaxed);
         None
+    }
+
+    /// Tells the service which numbers to forget. A service that is gone has forgotten them. Returns false if it has no room for them all.
+    fn tell(&self) -> bool {
+        let client = self.0;
+        client.has_untold.store(false, Ordering::SeqCst);
+        for place in &client.untold {
+            let number = place.load(Ordering::SeqCst);
+            if number == 0 {
+                continue;
+            }
+            if let Some(connection) = self.connection()
+                && !self.send(connection, &Request::Forget(Number(number)), None)
+                && self.connection().is_some()
+            {
+                client.has_untold.store(true, Ordering::SeqCst);
+                return false;
+            }
+            place.store(0, Ordering::SeqCst);
+        }
+        true
     }
 
     fn drop_connection(&self, connection: Weak) {
@@ -330,5 +374,97 @@ fn high(socket: Quiet) -> Quiet {
     match rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), least) {
         Ok(moved) => Quiet::new(moved),
         Err(_) => socket,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{RecvFlags, bind, listen, recv, socket_with};
+
+    /// A client with its service's end of the connection.
+    fn connected() -> (Client, std::os::fd::OwnedFd) {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("fs-pairs-client-{}-{number}", std::process::id()));
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 1).unwrap();
+        let client = Client::new(&path).unwrap();
+        client.enter().unwrap().connect().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        (client, rustix::net::accept(&listener).unwrap())
+    }
+
+    fn told(service: &std::os::fd::OwnedFd) -> Option<Request> {
+        let mut bytes = [0; LEN];
+        let (len, _) = recv(service, &mut bytes[..], RecvFlags::DONTWAIT).ok()?;
+        Request::decode(&bytes[..len])
+    }
+
+    #[test]
+    fn forgets_while_another_thread_has_the_lock() {
+        let (client, service) = connected();
+        let section = client.enter().unwrap();
+        std::thread::scope(|scope| scope.spawn(|| client.forget(Number(7))).join().unwrap());
+        assert_eq!(told(&service), None);
+        drop(section);
+        assert_eq!(told(&service), Some(Request::Forget(Number(7))));
+        assert_eq!(told(&service), None);
+    }
+
+    #[test]
+    fn forgets_when_the_service_has_room_again() {
+        let (client, service) = connected();
+        let mut sent = 0;
+        while !client.has_untold.load(Ordering::SeqCst) {
+            sent += 1;
+            client.forget(Number(sent));
+        }
+        let mut forgotten = Vec::new();
+        for _ in 0..2 {
+            forgotten.extend(std::iter::from_fn(|| told(&service)));
+            // Any call tells.
+            assert!(client.answer().is_none());
+        }
+        assert_eq!(forgotten, (1..=sent).map(|number| Request::Forget(Number(number))).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn forgets_all_of_many_threads() {
+        let (client, service) = connected();
+        let mut forgotten = Vec::new();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4_u64)
+                .map(|thread| {
+                    let client = &client;
+                    scope.spawn(move || {
+                        for i in 1..=1000 {
+                            while client.has_untold.load(Ordering::SeqCst) {
+                                let _none = client.answer();
+                                std::thread::yield_now();
+                            }
+                            client.forget(Number(thread * 1000 + i));
+                        }
+                    })
+                })
+                .collect();
+            while !threads.iter().all(|thread| thread.is_finished()) {
+                forgotten.extend(std::iter::from_fn(|| told(&service)));
+            }
+        });
+        for _ in 0..2 {
+            forgotten.extend(std::iter::from_fn(|| told(&service)));
+            assert!(client.answer().is_none());
+        }
+        let mut numbers: Vec<_> = forgotten
+            .into_iter()
+            .map(|request| match request {
+                Request::Forget(number) => number.0,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (1..=4000).collect::<Vec<_>>());
     }
 }

@@ -340,7 +340,11 @@ fn complete(fd: RawFd, slot: &'static Slot, visit: Visit) -> bool {
         let offer = state.offers[i].take()?;
         let (region, end) = offer.answer?;
         let place = state.side().and_then(|side| build(fd, slot, region, end, side, offer.number));
-        Some(finish(fd, slot, visit, place))
+        let is_promoted = finish(fd, slot, visit, place);
+        if !is_promoted {
+            client.forget(offer.number);
+        }
+        Some(is_promoted)
     });
     promoted.flatten().unwrap_or(false)
 }
