@@ -15,11 +15,17 @@
 //
 // Outwards: bpf_redirect_neigh makes the kernel find the next hop and write the link-layer header. So a program knows no
 // neighbours and sends neither ARP nor NDISC, what it writes as link addresses never leaves, and the kernel keeps its neighbours
-// fresh. The program's end of a pair is made without checksum offload, so no checksum is written after the check.
+// fresh.
+//
+// Super-segments (share_segments): a program may also send runs of TCP segments as one packet by a packet socket on its end of the
+// pair. Such a packet names where its checksum is to be written, and by that a program could change any two bytes after the check:
+// its source port, say. So the place is compared with that of the header. The kernel's struct is read for it (CO-RE, by the kernel's
+// BTF). Where that cannot be, the program's end of a pair has no checksum offload and no packet socket, and share_out is the check.
 //
 // Rebuild with fs-xdp/bpf/build.sh FILE; the object is checked in, and CI compares.
 
 #include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -33,11 +39,22 @@
 #define PACKET_HOST 0
 #define TCX_NEXT -1
 #define TCX_DROP 2
+#define CHECKSUM_PARTIAL 3
+#define TCP_CHECKSUM 16 // its place in the header
+#define UDP_CHECKSUM 6
+// SKB_GSO_* of linux/skbuff.h
+#define GSO_TCPV4 (1 << 0)
+#define GSO_DODGY (1 << 1) // from user space
+#define GSO_TCP_ECN (1 << 2)
+#define GSO_TCPV6 (1 << 4)
 // Headers that are looked at: Ethernet, IPv6, ICMPv6, and the quoted IPv6 header with ports.
 #define HEADERS 128
 
 // Programs that can have a pair at one time. Slot 0 is nobody.
 #define SLOTS 256
+// Shortest segment of a super-segment, in bytes of payload. Lower: one send call makes thousands of packets; higher than fs-xdp's
+// PACKET_MIN without headers: runs of small segments are lost.
+#define SEGMENT_MIN 256
 #define BY_ADDRESS 0xffff
 #define ADDRESSES_MAX 4096
 #define LEASES_MAX 65536
@@ -51,6 +68,15 @@ struct ipv6_hdr { __be32 flow; __be16 len; __u8 next; __u8 hops; __be32 src[4]; 
 struct ports_hdr { __be16 src; __be16 dst; } __attribute__((packed));
 struct fragment_hdr { __u8 next; __u8 zero; __be16 offset; __be32 id; } __attribute__((packed));
 struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute__((packed));
+
+// What share_segments reads of the kernel's packet.
+struct sk_buff {
+    __u32 end; // of the linear part: struct skb_shared_info follows
+    unsigned char *head, *data;
+    __u8 ip_summed : 2;
+    __u16 csum_start, csum_offset;
+} __attribute__((preserve_access_index));
+struct skb_shared_info { __u32 gso_type; } __attribute__((preserve_access_index));
 
 // An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d); "any" is ::ffff:0.0.0.0 or ::.
 struct address { __be32 words[4]; };
@@ -274,7 +300,27 @@ static __always_inline __u32 judge(__u32 slot, __u8 proto, struct address *sourc
     return bpf_map_lookup_elem(&addresses, to) ? DROP_LOCAL : OUT_FRAMES;
 }
 
-static __always_inline __u32 may_send(struct __sk_buff *skb, __u32 slot, __u32 device)
+// Whether the kernel will write the checksum where it belongs, and cut a super-segment of TCP into segments that are not too many.
+// `transport`: the header's place in the frame.
+static __always_inline int is_sound(struct __sk_buff *skb, __u8 kind, int is_v6, __u32 transport)
+{
+    struct sk_buff *inner = (void *)skb;
+    int partial = BPF_CORE_READ_BITFIELD_PROBED(inner, ip_summed) == CHECKSUM_PARTIAL;
+    unsigned char *head = BPF_CORE_READ(inner, head);
+    if (partial) {
+        __u64 start = BPF_CORE_READ(inner, data) - head + transport;
+        __u16 offset = kind == PROTO_TCP ? TCP_CHECKSUM : UDP_CHECKSUM;
+        if (BPF_CORE_READ(inner, csum_start) != start || BPF_CORE_READ(inner, csum_offset) != offset)
+            return 0;
+    }
+    if (!skb->gso_size)
+        return 1;
+    struct skb_shared_info *shared = (void *)(head + BPF_CORE_READ(inner, end));
+    __u32 type = BPF_CORE_READ(shared, gso_type) & ~(__u32)(GSO_DODGY | GSO_TCP_ECN);
+    return partial && kind == PROTO_TCP && skb->gso_size >= SEGMENT_MIN && type == (is_v6 ? GSO_TCPV6 : GSO_TCPV4);
+}
+
+static __always_inline __u32 may_send(struct __sk_buff *skb, __u32 slot, __u32 device, int segments)
 {
     __be16 proto = skb->protocol;
     // A tag is not in the frame any more, and would be put into it again on the way out.
@@ -316,13 +362,18 @@ static __always_inline __u32 may_send(struct __sk_buff *skb, __u32 slot, __u32 d
         __builtin_memcpy(&to, ip->dst, sizeof(to));
     }
     __u32 what = judge(slot, kind, &source, transport->src, &to);
+    int is_v6 = proto == bpf_htons(ETH_IPV6);
+    __u32 header = is_v6 ? sizeof(struct ipv6_hdr) : sizeof(struct ipv4_hdr);
+    if (what == OUT_FRAMES && segments && !is_sound(skb, kind, is_v6, sizeof(*eth) + header))
+        return DROP_MALFORMED;
     __u32 mtu = 0;
-    if (what == OUT_FRAMES && bpf_check_mtu(skb, device, &mtu, 0, 0))
+    // Without BPF_MTU_CHK_SEGS a super-segment passes, whatever its segments have.
+    if (what == OUT_FRAMES && bpf_check_mtu(skb, device, &mtu, 0, segments ? BPF_MTU_CHK_SEGS : 0))
         return DROP_LENGTH;
     return what;
 }
 
-SEC("classifier") int share_out(struct __sk_buff *skb)
+static __always_inline int send(struct __sk_buff *skb, int segments)
 {
     __u32 zero = 0, from = skb->ifindex;
     __u16 *slot = bpf_map_lookup_elem(&slot_of, &from);
@@ -330,9 +381,19 @@ SEC("classifier") int share_out(struct __sk_buff *skb)
     if (!slot || !device)
         return TCX_DROP;
     pull(skb);
-    __u32 what = may_send(skb, *slot, *device);
+    __u32 what = may_send(skb, *slot, *device, segments);
     count(*slot, what);
     return what == OUT_FRAMES ? bpf_redirect_neigh(*device, 0, 0, 0) : TCX_DROP;
+}
+
+SEC("classifier") int share_out(struct __sk_buff *skb)
+{
+    return send(skb, 0);
+}
+
+SEC("classifier") int share_segments(struct __sk_buff *skb)
+{
+    return send(skb, 1);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -227,12 +227,12 @@ impl Server {
                 let device = found.and_then(|device| device.describe(self.namespace));
                 device.map(|device| (Answer::Device(device), Vec::new())).ok_or_else(|| refused(libc::ENODEV))
             }
-            (Request::Attach { name, queues, memory: config, rings }, None) => {
+            (Request::Attach { name, queues, memory: config, rings, segments }, None) => {
                 let memory = descriptors.pop().ok_or_else(|| refused(libc::EINVAL))?;
                 if u64::from(config.chunks) * u64::from(config.chunk_size) > MEMORY_MAX {
                     return Err((libc::ENOMEM, format!("more than {} MiB of frames", MEMORY_MAX >> 20)));
                 }
-                self.attach(id, process, &name, &Wanted { queues, memory, config, rings })
+                self.attach(id, process, &name, &Wanted { queues, memory, config, rings, segments })
             }
             (Request::Bind { protocol, at, v6_only }, Some(_)) => {
                 self.may_bind(process, at)?;
@@ -286,13 +286,14 @@ impl Server {
         let (slot, token, sockets) = made.map_err(|error| explained(&error))?;
         let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
         client.slot = Some((device, slot));
-        let queues = sockets.len() as u32;
-        let mut given = Vec::with_capacity(sockets.len() + 4);
+        let queues = sockets.queues.len() as u32;
+        let mut given = Vec::with_capacity(sockets.queues.len() + 5);
         for groups in [&GROUPS[..], &[]] {
             let netlink = Netlink::open(groups.iter().copied());
             given.extend(netlink.map_err(|error| refused(error.raw_os_error().unwrap_or(libc::EIO)))?.into_sockets());
         }
-        given.extend(sockets);
+        given.extend(sockets.segments);
+        given.extend(sockets.queues);
         tracing::info!(
             device = name,
             slot,

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::programs::End;
 use crate::sys::enter_new_namespace;
 use fs_rt::netlink::Netlink;
-use fs_xdp::{NetDevice, QueueConfig, UmemConfig, make_queues};
+use fs_xdp::{NetDevice, QueueConfig, UmemConfig, make_queues, make_segment_socket};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
@@ -36,6 +36,17 @@ pub(crate) struct Wanted {
     pub(crate) memory: OwnedFd,
     pub(crate) config: UmemConfig,
     pub(crate) rings: QueueConfig,
+    /// A packet socket for super-segments.
+    pub(crate) segments: bool,
+}
+
+/// The program's sockets.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    /// Of each queue.
+    pub(crate) queues: Vec<OwnedFd>,
+    /// The packet socket for super-segments.
+    pub(crate) segments: Option<OwnedFd>,
 }
 
 /// Returns the name of the host's end of a slot of a device.
@@ -50,7 +61,7 @@ pub(crate) fn is_pair(name: &str) -> bool {
 }
 
 /// Makes a pair. Returns the index of the host's end, which is up, and the program's sockets.
-pub(crate) fn make(name: &str, wanted: &Wanted) -> Result<(u32, Vec<OwnedFd>), Error> {
+pub(crate) fn make(name: &str, wanted: &Wanted) -> Result<(u32, Sockets), Error> {
     let host = Requests::open()?;
     // A pair of an earlier program whose namespace ends just now.
     let _none = host.delete(name);
@@ -73,23 +84,30 @@ pub(crate) fn make(name: &str, wanted: &Wanted) -> Result<(u32, Vec<OwnedFd>), E
 }
 
 /// On a thread of its own: the end in a new namespace, which is the thread's for good.
-fn within(host: &Requests, name: &str, wanted: &Wanted) -> Result<Vec<OwnedFd>, Error> {
+fn within(host: &Requests, name: &str, wanted: &Wanted) -> Result<Sockets, Error> {
     enter_new_namespace().map_err(|error| Error::system("make a network namespace", error))?;
     let namespace =
         File::open("/proc/thread-self/ns/net").map_err(|error| Error::system("open the namespace", error))?;
     quiet("default");
     host.make_veth(name, wanted.queues, &namespace)?;
     let end = NetDevice::find(END)?;
-    end.turn_tx_checksum_off().map_err(|error| Error::system("turn checksum offload off", error))?;
+    if !wanted.segments {
+        end.turn_tx_checksum_off().map_err(|error| Error::system("turn checksum offload off", error))?;
+    }
     let mut program = End::load()?;
     let own = Requests::open()?;
     own.attach_xdp(end.index, program.fd()?)?;
     own.up(end.index)?;
-    let sockets = make_queues(&end, wanted.queues, wanted.memory.as_fd(), wanted.config, wanted.rings)?;
-    for (queue, socket) in (0..).zip(&sockets) {
+    let queues = make_queues(&end, wanted.queues, wanted.memory.as_fd(), wanted.config, wanted.rings)?;
+    for (queue, socket) in (0..).zip(&queues) {
         program.set(queue, socket)?;
     }
-    Ok(sockets)
+    let segments = wanted.segments.then(|| make_segment_socket(&end)).transpose();
+    let segments = segments.unwrap_or_else(|error| {
+        tracing::warn!(%error, "a program sends segments one by one (does the unit's RestrictAddressFamilies lack AF_PACKET?)");
+        None
+    });
+    Ok(Sockets { queues, segments })
 }
 
 /// Turns IPv6 off, so that the kernel sends nothing of its own.

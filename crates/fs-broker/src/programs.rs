@@ -5,7 +5,9 @@ use crate::leases::{Leases, Maps, mapped};
 use crate::sys::bpf;
 use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData, PerCpuArray, XskMap};
 use aya::programs::{ProgramFd, SchedClassifier, Xdp};
-use aya::{Ebpf, EbpfLoader};
+use aya::{Btf, Ebpf, EbpfLoader};
+use rustix::fs::statfs;
+use rustix::mount::MountFlags;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,6 +19,10 @@ static END: &[u8] = aya::include_bytes_aligned!("../bpf/end.bpf.o");
 
 /// Programs that can have a pair at one time: `SLOTS` of the program. Slot 0 is nobody.
 pub(crate) const SLOTS: u16 = 256;
+/// The BPF file system, in which maps and links are pinned.
+const BPF_FILES: &str = "/sys/fs/bpf";
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPF_MAGIC: u64 = 0xcafe_4a11;
 /// The pin of the link that attaches `share_in`.
 const LINK: &str = "link";
 
@@ -83,6 +89,8 @@ pub(crate) struct Programs {
     directory: PathBuf,
     input: ProgramFd,
     output: ProgramFd,
+    /// `output` checks super-segments.
+    pub(crate) checks_segments: bool,
     uplink: Array<MapData, u32>,
     slots: Array<MapData, [u64; 3]>,
     slot_of: BpfHashMap<MapData, u32, u16>,
@@ -95,25 +103,48 @@ pub(crate) struct Programs {
 impl Programs {
     /// Loads the programs. Maps that an earlier daemon pinned in `directory` are used again.
     pub(crate) fn load(directory: &Path) -> Result<Self, Error> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
-            let doing = format!(
-                "make {} (is a BPF file system mounted there? `mount -t bpf bpf /sys/fs/bpf`)",
-                directory.display()
-            );
-            Error::system(doing, error)
-        })?;
+        if directory.starts_with(BPF_FILES) {
+            mount()?;
+        }
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|error| Error::system(format!("make {}", directory.display()), error))?;
         let failed = |error: &(dyn std::error::Error + 'static)| Error::bpf("load the BPF programs", error);
-        let mut ebpf = EbpfLoader::new().default_map_pin_directory(directory).load(SHARE).map_err(|e| failed(&e))?;
+        let btf = Btf::from_sys_fs().ok();
+        let mut loader = EbpfLoader::new();
+        loader.btf(btf.as_ref()).default_map_pin_directory(directory);
+        let mut ebpf = loader.load(SHARE).map_err(|error| failed(&error))?;
         let mut map = |name: &str| ebpf.take_map(name).ok_or_else(|| missing(name));
         let leases = Maps { ports: made(map("ports")?)?, leases: made(map("leases")?)? };
         let (uplink, slots, slot_of) = (made(map("uplink")?)?, made(map("slots")?)?, made(map("slot_of")?)?);
         let (addresses, statistics) = (made::<BpfHashMap<_, _, _>>(map("addresses")?)?, made(map("statistics")?)?);
         let known = addresses.keys().collect::<Result<_, _>>().map_err(|error| failed(&error))?;
         let leases = Leases::read(leases).map_err(|error| failed(&error))?;
-        let [input, output] = ["share_in", "share_out"].map(|name| classifier(&mut ebpf, name));
-        let (input, output) = (input?, output?);
+        let input = classifier(&mut ebpf, "share_in")?;
+        // Without the kernel's BTF it would read the wrong fields.
+        let segments = btf.as_ref().map(|_| classifier(&mut ebpf, "share_segments"));
+        if let Some(Err(error)) = &segments {
+            tracing::warn!(%error, "programs send segments one by one");
+        }
+        let segments = segments.and_then(Result::ok);
+        let checks_segments = segments.is_some();
+        let output = segments.map_or_else(|| classifier(&mut ebpf, "share_out"), Ok)?;
         let directory = directory.to_owned();
-        Ok(Self { directory, input, output, uplink, slots, slot_of, addresses, statistics, known, leases })
+        Ok(Self {
+            directory,
+            input,
+            output,
+            checks_segments,
+            uplink,
+            slots,
+            slot_of,
+            addresses,
+            statistics,
+            known,
+            leases,
+        })
     }
 
     /// Makes the device with this index the one that is shared. An attachment of an earlier daemon
@@ -194,6 +225,19 @@ impl Programs {
             let _old_counts_stay = self.statistics.set(number.into(), zeros, 0);
         }
     }
+}
+
+/// Mounts the BPF file system, as systemd does, where it is not mounted (a container). Needs
+/// CAP_SYS_ADMIN then.
+fn mount() -> Result<(), Error> {
+    if statfs(BPF_FILES).is_ok_and(|files| files.f_type as u64 & 0xffff_ffff == BPF_MAGIC) {
+        return Ok(());
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("bpf", BPF_FILES, "bpf", flags, Some(c"mode=0700")).map_err(|error| {
+        let doing = format!("mount the BPF file system (as root: `mount -t bpf bpf {BPF_FILES}`)");
+        Error::system(doing, error.into())
+    })
 }
 
 fn missing(name: &str) -> Error {

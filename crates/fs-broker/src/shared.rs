@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::leases::Refused;
-use crate::pair::{self, Wanted};
+use crate::pair::{self, Sockets, Wanted};
 use crate::programs::{Counters, Programs, SLOTS, Slot, unpin};
 use crate::proof::Proof;
 use fs_core::Protocol;
@@ -107,12 +107,7 @@ impl SharedDevice {
     }
 
     /// Makes a pair in a free slot, of which a user may have `most`.
-    pub(crate) fn attach(
-        &mut self,
-        uid: u32,
-        most: usize,
-        wanted: &Wanted,
-    ) -> Result<(u16, [u64; 2], Vec<OwnedFd>), Error> {
+    pub(crate) fn attach(&mut self, uid: u32, most: usize, wanted: &Wanted) -> Result<(u16, [u64; 2], Sockets), Error> {
         let full =
             || Error::system("have more programs on the device", std::io::Error::from_raw_os_error(libc::EUSERS));
         let used = self.programs.used();
@@ -127,8 +122,12 @@ impl SharedDevice {
         let token = [(token >> 64) as u64, token as u64];
         self.programs.clear_counters(number);
         let name = pair::name(self.device.index, number);
-        let wanted =
-            Wanted { queues: wanted.queues.clamp(1, self.queues()), memory: reopen(&wanted.memory)?, ..*wanted };
+        let wanted = Wanted {
+            queues: wanted.queues.clamp(1, self.queues()),
+            memory: reopen(&wanted.memory)?,
+            segments: wanted.segments && self.programs.checks_segments,
+            ..*wanted
+        };
         let (index, sockets) = pair::make(&name, &wanted)?;
         if let Err(error) = self.programs.set_slot(number, Slot { index, uid, token }) {
             self.free(number);

@@ -15,9 +15,9 @@ use fs_daemon::shared;
 use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_xdp::{Umem, UmemConfig};
 use lab::{DEVICE, Lab};
-use liar::{Liar, MEMORY, RINGS, attach, call, datagram, greet};
+use liar::{Liar, MEMORY, Offloads, RINGS, attach, call, datagram, greet, segment, with_partial_checksum};
 use rustix::net::SendFlags;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -200,6 +200,65 @@ fn offloads_and_super_segments_do_not_pass_the_check() {
     scene.end();
 }
 
+/// By the packet socket for super-segments: a checksum that the kernel would write over a header after
+/// the check, and segments that a peer or the kernel should never see.
+#[test]
+fn forged_super_segments_are_dropped_and_counted() {
+    const TCPV4: u8 = 1;
+    const UDP: u8 = 3;
+    const TCPV6: u8 = 4;
+    const UDP_L4: u8 = 5;
+    let Some(mut scene) = Scene::new("segments") else { return };
+    let (own, to) = (at(OWN[0]), at(TO[0]));
+    let socket = scene.lab.host.enter(|| TcpListener::bind("[::]:7002").unwrap());
+    assert_eq!(scene.liar.lease(socket), Answer::Done);
+    let honest = Offloads { checksum: Some((34, 16)), kind: TCPV4, size: 1000 };
+    let run = segment(own, to, 40_000);
+    let one = with_partial_checksum(&datagram(own, to, 30));
+    let unfinished = Offloads { checksum: Some((34, 6)), kind: 0, size: 0 };
+    let before = scene.liar.counters(&scene.lab);
+
+    assert!(scene.liar.send_segments(honest, &run));
+    assert!(scene.liar.send_segments(unfinished, &one));
+    assert_eq!(scene.sinks[0].recv_from(&mut [0; 2000]).unwrap(), (30, own));
+    let counters = scene.liar.counters(&scene.lab);
+    assert_eq!(counters["out_frames"] - before["out_frames"], 2, "{counters:?}");
+
+    // The kernel itself refuses some of them (virtio_net_hdr_to_skb).
+    let mut sent = 0;
+    let mut lie = |offloads: Offloads, bytes: &[u8]| sent += u64::from(scene.liar.send_segments(offloads, bytes));
+    // Over the source port, the addresses, the length and the urgent pointer.
+    for place in [(28, 6), (34, 0), (26, 0), (30, 0), (34, 4), (34, 18)] {
+        lie(Offloads { checksum: Some(place), ..unfinished }, &one);
+        lie(Offloads { checksum: Some(place), ..honest }, &run);
+    }
+    for place in [(18, 16), (22, 16), (36, 16), (14, 16)] {
+        lie(Offloads { checksum: Some(place), ..honest }, &run);
+    }
+    for kind in [TCPV6, UDP, UDP_L4] {
+        lie(Offloads { kind, ..honest }, &run);
+    }
+    for kind in [TCPV4, UDP, UDP_L4] {
+        lie(Offloads { kind, checksum: Some((34, 6)), size: 1000 }, &datagram(own, to, 3000));
+    }
+    for size in [1, 8, 255] {
+        lie(Offloads { size, ..honest }, &run);
+    }
+    let more = |scene: &Scene, name: &str| scene.liar.counters(&scene.lab)[name] - before[name];
+    assert!(sent >= 10, "the kernel refuses nearly all of them: {sent}");
+    // UFO is cut into fragments before the check.
+    assert!(more(&scene, "drop_malformed") + more(&scene, "drop_fragment") >= sent);
+    assert_eq!(more(&scene, "out_frames"), 2);
+
+    // Segments over the device's MTU, and the neighbour's port.
+    assert!(scene.liar.send_segments(Offloads { size: 3000, ..honest }, &run));
+    assert!(scene.liar.send_segments(honest, &segment(at("10.91.0.1:7001"), to, 40_000)));
+    scene.is_next(false, 40);
+    assert_eq!((more(&scene, "drop_length"), more(&scene, "drop_port")), (1, 1));
+    assert_eq!(more(&scene, "out_frames"), 3);
+    scene.end();
+}
+
 /// Only the kernel reads its rings. It looks at each entry up to the producer's word, which therefore stays near: docs/SECURITY.md has
 /// what a word far ahead costs.
 #[test]
@@ -260,13 +319,15 @@ fn lies_to_the_daemon_are_refused() {
         queues: 1,
         memory: UmemConfig { chunks, chunk_size },
         rings: RINGS,
+        segments: true,
     };
     for (chunks, size) in [(1025, 4096), (1024, 3), (0, 0), (u32::MAX, 4096), (1 << 20, 4096)] {
         assert!(matches!(call(&other, &sizes(chunks, size), &[&file]).0, Answer::Failed { .. }), "{chunks} {size}");
     }
     let rings = |n| fs_xdp::QueueConfig { rx: n, tx: n, fill: n, lent: n, completion: n };
     for n in [0, 3, 1 << 31] {
-        let attach = Request::Attach { name: DEVICE.into(), queues: 1, memory: MEMORY, rings: rings(n) };
+        let attach =
+            Request::Attach { name: DEVICE.into(), queues: 1, memory: MEMORY, rings: rings(n), segments: true };
         assert!(matches!(call(&other, &attach, &[&file]).0, Answer::Failed { .. }), "{n}");
     }
     // A device of another name, and bytes without a meaning: the connection ends, the daemon does not.

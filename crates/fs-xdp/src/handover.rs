@@ -4,11 +4,17 @@
 //! which registers it and makes a bound AF_XDP socket for each queue ([`make_queues`]). The program
 //! maps the rings ([`HandedQueues::open`]); that, sending and receiving need no rights. A bound
 //! socket cannot be bound again, so the privileged process has chosen the device.
+//!
+//! A packet socket for runs of segments ([`make_segment_socket`]) can be bound again, and sends what
+//! the program likes: it belongs into a namespace that has no other device, and what arrives at that
+//! device's peer has to be checked there.
 
 use crate::config::{LINK_HEADER_MAX, QueueConfig, UmemConfig};
 use crate::device::NetDevice;
 use crate::error::XdpError;
 use crate::link::{LinkCaps, LinkKind};
+use crate::merge::offloads::Offloads;
+use crate::merge::socket::{MergeSocket, bound};
 use crate::socket::{Socket, set_ring_sizes};
 use crate::socket_group::Registration;
 use crate::sys::xsk;
@@ -66,6 +72,16 @@ pub fn make_queues(
     Ok(made)
 }
 
+/// Makes a packet socket by which a program sends runs of TCP segments as super-segments. Its device
+/// has checksum and segmentation offload. Call it in the device's network namespace, with CAP_NET_RAW
+/// there.
+///
+/// # Errors
+/// The errors of the kernel.
+pub fn make_segment_socket(device: &NetDevice) -> Result<OwnedFd, XdpError> {
+    bound(device.index).map_err(|error| XdpError::system(format!("open a packet socket on {}", device.name), error))
+}
+
 /// A program's description of the queues that it was given.
 #[derive(Clone, Debug)]
 pub struct HandedQueues {
@@ -79,10 +95,18 @@ pub struct HandedQueues {
 
 impl HandedQueues {
     /// Opens a queue on a socket of [`make_queues`], with chunks for receiving out of `pool`.
+    /// `segments`: a socket of [`make_segment_socket`], or a duplicate of one. Queues may share it: a
+    /// run of segments is one call.
     ///
     /// # Errors
     /// The rings cannot be mapped, or the pool is too small. All chunks are then back in the pool.
-    pub fn open(&self, socket: OwnedFd, umem: &Arc<Umem>, pool: &mut UmemPool) -> Result<XdpLink, XdpError> {
+    pub fn open(
+        &self,
+        socket: OwnedFd,
+        segments: Option<OwnedFd>,
+        umem: &Arc<Umem>,
+        pool: &mut UmemPool,
+    ) -> Result<XdpLink, XdpError> {
         check_sizes(&self.rings)?;
         let target = fill_target(pool, self.rings)?;
         let registration =
@@ -107,6 +131,7 @@ impl HandedQueues {
             virtual_peer: true,
             multi_buffer: true,
         };
-        Ok(XdpLink::new(socket, caps, umem.clone(), target, frames, None, None))
+        let merge = segments.map(|socket| MergeSocket::on(socket, caps.framing, Arc::new(Offloads::of_pair())));
+        Ok(XdpLink::new(socket, caps, umem.clone(), target, frames, merge, None))
     }
 }

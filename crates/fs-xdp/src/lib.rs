@@ -60,7 +60,7 @@ mod xsk;
 pub use config::{MultiBuffer, QueueConfig, UmemConfig, XdpConfig, XdpMode};
 pub use device::{NetDevice, QueueCounts};
 pub use error::XdpError;
-pub use handover::{HandedQueues, make_queues};
+pub use handover::{HandedQueues, make_queues, make_segment_socket};
 pub use link::{Link, LinkCaps, LinkKind, LinkStats};
 pub use memory::{MemoryConfig, MemoryLink, pair as memory_pair, pair_with as memory_pair_with};
 pub use packet::{PacketConfig, PacketLink};

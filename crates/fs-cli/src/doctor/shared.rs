@@ -6,10 +6,6 @@ use crate::run::SYSTEM_CONFIG;
 use fs_daemon::{Config, shared};
 use std::path::Path;
 
-/// Maps and links are pinned below it.
-const BPF_FILES: &str = "/sys/fs/bpf";
-/// `BPF_FS_MAGIC` of linux/magic.h.
-const BPF_MAGIC: u64 = 0xcafe_4a11;
 /// tcx, and AF_XDP sockets that receive super-segments in several chunks.
 const SHARES: (u32, u32) = (6, 6);
 
@@ -44,14 +40,6 @@ fn system() -> Vec<Finding> {
             "shared",
             "sharing a device needs Linux 6.6 (tcx, and AF_XDP sockets for packets of several chunks)",
             "use Linux 6.6 or later, or remove `devices`: then one program at a time has a device",
-        ));
-    }
-    let mounted = rustix::fs::statfs(BPF_FILES).is_ok_and(|files| files.f_type as u64 & 0xffff_ffff == BPF_MAGIC);
-    if !mounted {
-        findings.push(Finding::bad(
-            "shared",
-            format!("no BPF file system is mounted at {BPF_FILES}"),
-            format!("mount -t bpf bpf {BPF_FILES}"),
         ));
     }
     findings

@@ -31,7 +31,7 @@ pub(crate) fn call(control: &OwnedFd, request: &Request, descriptors: &[&OwnedFd
 }
 
 pub(crate) fn attach() -> Request {
-    Request::Attach { name: DEVICE.into(), queues: 1, memory: MEMORY, rings: RINGS }
+    Request::Attach { name: DEVICE.into(), queues: 1, memory: MEMORY, rings: RINGS, segments: true }
 }
 
 pub(crate) struct Liar {
@@ -40,6 +40,18 @@ pub(crate) struct Liar {
     memory: std::fs::File,
     slot: u16,
     next: u64,
+    segments: OwnedFd,
+}
+
+/// `struct virtio_net_hdr`.
+#[derive(Clone, Copy)]
+pub(crate) struct Offloads {
+    /// Where the checksum begins and, from there, where it is written.
+    pub(crate) checksum: Option<(u16, u16)>,
+    /// `VIRTIO_NET_HDR_GSO_*`.
+    pub(crate) kind: u8,
+    /// Payload of a segment.
+    pub(crate) size: u16,
 }
 
 impl Liar {
@@ -50,7 +62,8 @@ impl Liar {
         let (answer, mut given) = call(&control, &attach(), &[&file]);
         let Answer::Attached { slot, queues: 1, .. } = answer else { panic!("{answer:?}") };
         let rings = Rings::map(given.pop().unwrap(), RINGS).unwrap();
-        Self { control, rings, memory: file.into(), slot, next: 0 }
+        let segments = given.pop().filter(|_| given.len() == 4).expect("a packet socket (needs the kernel's BTF)");
+        Self { control, rings, memory: file.into(), slot, next: 0, segments }
     }
 
     /// Leases what a socket reserves.
@@ -91,6 +104,17 @@ impl Liar {
         let at = self.next % u64::from(MEMORY.chunks) * u64::from(MEMORY.chunk_size) + 256;
         self.memory.write_all_at(metadata, at - metadata.len() as u64).unwrap();
         self.send_with(bytes, crate::rings_unsafe::METADATA);
+    }
+
+    /// By the packet socket for super-segments. Returns whether the kernel has taken it.
+    pub(crate) fn send_segments(&self, offloads: Offloads, bytes: &[u8]) -> bool {
+        let (start, offset) = offloads.checksum.unwrap_or_default();
+        let mut message = vec![u8::from(offloads.checksum.is_some()), offloads.kind];
+        for word in [54, offloads.size, start, offset] {
+            message.extend(word.to_ne_bytes());
+        }
+        message.extend(bytes);
+        rustix::net::send(&self.segments, &message, SendFlags::empty()).is_ok()
     }
 
     pub(crate) fn counters(&self, lab: &Lab) -> BTreeMap<&'static str, u64> {
@@ -143,5 +167,25 @@ pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, payload: usize) -> Vec<
     let whole = sum(&bytes[addresses..]) + 17 + payload as u32 + 8;
     let whole = folded(whole);
     bytes[at + 6..at + 8].copy_from_slice(&whole);
+    bytes
+}
+
+/// Leaves the checksum of a datagram to the device: its field has the pseudo header's sum.
+pub(crate) fn with_partial_checksum(datagram: &[u8]) -> Vec<u8> {
+    let mut bytes = datagram.to_vec();
+    let pseudo = sum(&bytes[26..34]) + 17 + sum(&bytes[38..40]);
+    let [high, low] = folded(pseudo);
+    bytes[40..42].copy_from_slice(&[!high, !low]);
+    bytes
+}
+
+/// A TCP segment over IPv4 without a checksum, however long.
+pub(crate) fn segment(from: SocketAddr, to: SocketAddr, payload: usize) -> Vec<u8> {
+    let mut bytes = datagram(from, to, payload + 12);
+    bytes[23] = 6;
+    bytes[24..26].fill(0);
+    let header = folded(sum(&bytes[14..34]));
+    bytes[24..26].copy_from_slice(&header);
+    bytes[38..54].copy_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
     bytes
 }

@@ -4,7 +4,7 @@
 //! | request | descriptors | answer | descriptors |
 //! |---|---|---|---|
 //! | [`Request::Device`] | | [`Answer::Device`] | |
-//! | [`Request::Attach`] | memory | [`Answer::Attached`] | two rtnetlink sockets, a socket for each queue |
+//! | [`Request::Attach`] | memory | [`Answer::Attached`] | two rtnetlink sockets, a packet socket if asked for, queues |
 //! | [`Request::Bind`] | | [`Answer::Done`] | a bound socket |
 //! | [`Request::Lease`] | bound sockets | [`Answer::Done`] | |
 //! | [`Request::Release`] | | [`Answer::Done`] | |
@@ -34,8 +34,9 @@ const MAGIC: [u8; 4] = *b"fsD1";
 pub enum Request {
     /// Does the daemon share this device?
     Device(String),
-    /// A pair for this program, with at most so many queues.
-    Attach { name: String, queues: u32, memory: UmemConfig, rings: QueueConfig },
+    /// A pair for this program, with at most so many queues. `segments`: and a packet socket for
+    /// super-segments.
+    Attach { name: String, queues: u32, memory: UmemConfig, rings: QueueConfig, segments: bool },
     /// A socket in the daemon's namespace that reserves an address.
     Bind { protocol: Protocol, at: SocketAddr, v6_only: bool },
     /// The packets for what these bound sockets reserve.
@@ -153,10 +154,11 @@ impl Request {
     pub fn encode(&self) -> [u8; LEN] {
         match *self {
             Request::Device(ref name) => Record::bytes(1, [], name),
-            Request::Attach { ref name, queues, memory, rings } => {
+            Request::Attach { ref name, queues, memory, rings, segments } => {
                 let UmemConfig { chunks, chunk_size } = memory;
                 let QueueConfig { rx, tx, fill, lent, completion } = rings;
-                let words = [queues, chunks, chunk_size, rx, tx, fill, lent, completion].map(u64::from);
+                let words =
+                    [queues, chunks, chunk_size, rx, tx, fill, lent, completion, segments.into()].map(u64::from);
                 Record::bytes(2, words, name)
             }
             Request::Bind { protocol, at, v6_only } => Record::bytes(3, end(protocol, at, v6_only), ""),
@@ -176,7 +178,8 @@ impl Request {
                 let n = |word| record.small::<u32>(word);
                 let memory = UmemConfig { chunks: n(1)?, chunk_size: n(2)? };
                 let rings = QueueConfig { rx: n(3)?, tx: n(4)?, fill: n(5)?, lent: n(6)?, completion: n(7)? };
-                Request::Attach { queues: n(0)?, memory, rings, name: record.text }
+                let segments = record.words[8] != 0;
+                Request::Attach { queues: n(0)?, memory, rings, segments, name: record.text }
             }
             3 => {
                 let (protocol, at, v6_only) = record.end()?;
@@ -242,7 +245,7 @@ mod tests {
         let v6: SocketAddr = SocketAddrV6::new("fe80::1".parse().unwrap(), 80, 0, 7).into();
         let requests = [
             Request::Device("eth0".into()),
-            Request::Attach { name: "eth0".into(), queues: 2, memory, rings: QueueConfig::default() },
+            Request::Attach { name: "eth0".into(), queues: 2, memory, rings: QueueConfig::default(), segments: true },
             Request::Bind { protocol: Protocol::Udp, at: v6, v6_only: true },
             Request::Bind { protocol: Protocol::Tcp, at: "10.0.0.1:65535".parse().unwrap(), v6_only: false },
             Request::Lease,

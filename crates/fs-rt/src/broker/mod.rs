@@ -71,6 +71,8 @@ struct State {
 pub(crate) struct Attached {
     /// For each queue.
     pub(crate) sockets: Vec<OwnedFd>,
+    /// A packet socket for super-segments, unless the daemon's kernel cannot check them.
+    pub(crate) segments: Option<OwnedFd>,
     /// Two in the daemon's namespace: for the tables, and for routes.
     pub(crate) netlink: [Netlink; 2],
 }
@@ -169,19 +171,19 @@ impl SharedDevice {
     ) -> io::Result<Attached> {
         let mut state = self.lock();
         let queues = queues.min(MAX_QUEUES);
-        let request = Request::Attach { name: self.name.clone(), queues, memory: memory.1, rings };
+        let request = Request::Attach { name: self.name.clone(), queues, memory: memory.1, rings, segments: true };
         let socket = state.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let (answer, mut descriptors) = granted(exchange(socket.as_fd(), &request, &[memory.0.as_fd()])?)?;
         let Answer::Attached { slot, token, queues } = answer else { return Err(io::ErrorKind::InvalidData.into()) };
-        if descriptors.len() != queues as usize + 4 {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+        let others = descriptors.len().checked_sub(queues as usize).filter(|others| matches!(others, 4 | 5));
+        let others = others.ok_or(io::ErrorKind::InvalidData)?;
         state.pair = Some((slot, token));
-        let sockets = descriptors.split_off(4);
+        let sockets = descriptors.split_off(others);
+        let segments = descriptors.split_off(4).pop();
         let mut netlink = descriptors.into_iter();
         let mut next = || netlink.next().ok_or(io::ErrorKind::InvalidData);
         let netlink = [Netlink::of([next()?, next()?]), Netlink::of([next()?, next()?])];
-        Ok(Attached { sockets, netlink })
+        Ok(Attached { sockets, segments, netlink })
     }
 
     /// Describes the device as it was found.

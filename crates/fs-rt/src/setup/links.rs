@@ -137,7 +137,9 @@ fn open_shared(
         let handed = one.handed(rings);
         for (queue, socket) in attached.sockets.into_iter().enumerate() {
             let core = queue % cores;
-            let link = handed.open(socket, umem, &mut opened.pools[core]).map_err(|e| link_error(&one.name, e))?;
+            let segments = attached.segments.as_ref().map(OwnedFd::try_clone).transpose().map_err(refused)?;
+            let link = handed.open(socket, segments, umem, &mut opened.pools[core]);
+            let link = link.map_err(|error| link_error(&one.name, error))?;
             opened.links[core].push((Box::new(link), IfaceId(n as u8)));
         }
         opened.netlink.get_or_insert(attached.netlink);

@@ -18,6 +18,11 @@ impl Offloads {
         offloads
     }
 
+    /// Those of a device whose peer takes super-segments, and has no queue of its own, for good.
+    pub(crate) fn of_pair() -> Offloads {
+        Offloads { cuts: true.into(), in_order: true.into() }
+    }
+
     /// Reads them again; whether they have changed.
     pub(crate) fn read(&self, device: &NetDevice) -> bool {
         let (cuts, in_order) = (device.has_tso(), device.keeps_order());

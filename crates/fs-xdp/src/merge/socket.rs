@@ -33,6 +33,18 @@ pub(crate) enum Outcome {
     Refused,
 }
 
+/// Returns a packet socket that sends super-segments by the device with this index, in the calling thread's network namespace.
+pub(crate) fn bound(index: u32) -> io::Result<OwnedFd> {
+    let socket = packet::socket()?;
+    packet::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+    // Not PACKET_QDISC_BYPASS: with it a packet that the kernel has to cut is refused (ENOBUFS).
+    if packet::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER).is_err() {
+        packet::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER)?;
+    }
+    packet::bind_to_send(socket.as_fd(), index)?;
+    Ok(socket)
+}
+
 /// See the module.
 pub(crate) struct MergeSocket {
     socket: OwnedFd,
@@ -52,14 +64,12 @@ pub(crate) struct MergeSocket {
 impl MergeSocket {
     /// For the device with this index, in the calling thread's network namespace.
     pub(crate) fn open(index: u32, framing: Framing, offloads: Arc<Offloads>) -> io::Result<MergeSocket> {
-        let socket = packet::socket()?;
-        packet::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
-        // Not PACKET_QDISC_BYPASS: with it a packet that the kernel has to cut is refused (ENOBUFS).
-        if packet::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER).is_err() {
-            packet::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER)?;
-        }
-        packet::bind_to_send(socket.as_fd(), index)?;
-        Ok(MergeSocket {
+        Ok(Self::on(bound(index)?, framing, offloads))
+    }
+
+    /// Sends by a socket of [`bound`].
+    pub(crate) fn on(socket: OwnedFd, framing: Framing, offloads: Arc<Offloads>) -> MergeSocket {
+        MergeSocket {
             socket,
             pieces: Pieces::default(),
             offloads,
@@ -69,7 +79,7 @@ impl MergeSocket {
             asked: false,
             paused_until: None,
             refused: false,
-        })
+        }
     }
 
     /// A batch begins; `ring_is_empty`: the AF_XDP socket has nothing in flight.
