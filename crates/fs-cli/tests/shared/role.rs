@@ -2,7 +2,7 @@
 
 use crate::lab::{DEVICE, ROLE, noise, peers};
 use fs_compat::{TcpListener, TcpStream, UdpSocket};
-use fs_rt::{Carrier, Runtime};
+use fs_rt::{Carrier, CoreCtx, Runtime};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,13 +34,16 @@ pub(crate) fn play() {
     }
     let runtime = builder.build().unwrap_or_else(|error| panic!("{error}"));
     let (what, port) = (words[0].to_owned(), words[1].parse().unwrap());
-    let run = move |_| async move {
+    let run = move |core: CoreCtx| async move {
         match &*what {
             "serve" => serve(port).await,
             "ask" => {
                 for v6 in [false, true] {
                     ask(SocketAddr::new(peers(v6), port)).await;
                 }
+                // With the kernel's BTF, which the tests' kernels have.
+                let merges: u64 = core.stats().links.iter().map(|(_, link)| link.tx_merges).sum();
+                assert!(merges > 0, "all segments left one by one");
             }
             "bind" => match TcpListener::bind(("0.0.0.0", port)).await {
                 Ok(_) => println!("ready bound"),
