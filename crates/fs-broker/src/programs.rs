@@ -11,7 +11,7 @@ use rustix::mount::MountFlags;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 static SHARE: &[u8] = aya::include_bytes_aligned!("../bpf/share.bpf.o");
@@ -237,7 +237,15 @@ fn mount() -> Result<(), Error> {
     rustix::mount::mount("bpf", BPF_FILES, "bpf", flags, Some(c"mode=0700")).map_err(|error| {
         let doing = format!("mount the BPF file system (as root: `mount -t bpf bpf {BPF_FILES}`)");
         Error::system(doing, error.into())
-    })
+    })?;
+    let mounts = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/mnt")).map(|of| (of.dev(), of.ino()));
+    if mounts("self").ok() != mounts("1").ok() {
+        tracing::warn!(
+            "the BPF file system is mounted in this mount namespace only (\"ip netns exec\" makes one): connections of \
+             programs on shared devices end with it. `nsenter --net=/run/netns/NAME fastsock up …` has the host's"
+        );
+    }
+    Ok(())
 }
 
 fn missing(name: &str) -> Error {

@@ -19,6 +19,14 @@ pub fn program() -> PathBuf {
     programs_dir().join("fastsock")
 }
 
+/// Returns a command that runs `fastsock` in a namespace of the lab, but among the test's own mounts: what
+/// it pins in the BPF file system would end with the mount namespace of "ip netns exec".
+pub fn fastsock(lab: &Lab, ns: Ns) -> Command {
+    let mut command = lab.command(ns, "nsenter");
+    command.arg(format!("--mount=/proc/{}/ns/mnt", std::process::id())).arg("--").arg(program());
+    command
+}
+
 /// A running daemon.
 pub struct Daemon {
     /// The process.
@@ -61,7 +69,7 @@ impl Daemon {
             ensure!(file.exists(), "{} is not there: cargo build --workspace --lib --bins", file.display());
         }
         let control = lab.dir().join(format!("{}.sock", lab.ns(ns)));
-        let mut command = lab.command(ns, program());
+        let mut command = fastsock(lab, ns);
         command.arg("up").env("FASTSOCK_CONTROL", &control);
         let mut proc = lab.spawn(&format!("daemon-{}", lab.ns(ns)), command.args(options))?;
         let log = proc.log_path().to_owned();
