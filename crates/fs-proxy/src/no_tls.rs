@@ -20,7 +20,7 @@ impl From<Config> for Acceptor {
 
 /// The files of a listener's `tls`.
 pub(crate) struct Files<'a> {
-    pub(crate) identities: Vec<(&'a Path, &'a Path)>,
+    pub(crate) identities: Vec<(&'a Path, &'a Path, Option<&'a Path>)>,
     pub(crate) client_ca: Option<&'a Path>,
 }
 

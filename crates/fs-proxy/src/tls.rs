@@ -3,6 +3,7 @@
 
 mod files;
 mod names;
+mod ocsp;
 mod to_servers;
 
 use anyhow::Context;
@@ -24,8 +25,9 @@ pub(crate) type Acceptor = TlsAcceptor;
 
 /// The files of a listener's `tls`.
 pub(crate) struct Files<'a> {
-    /// Certificate chains and their keys. The first serves clients whose name no other has.
-    pub(crate) identities: Vec<(&'a Path, &'a Path)>,
+    /// Certificate chains, their keys and, if there are any, their OCSP responses. The first serves
+    /// clients whose name no other has.
+    pub(crate) identities: Vec<(&'a Path, &'a Path, Option<&'a Path>)>,
     /// Certificates of authorities, of which clients need a certificate.
     pub(crate) client_ca: Option<&'a Path>,
 }
@@ -43,10 +45,14 @@ pub(crate) fn read(files: &Files<'_>, protocols: &[&str]) -> anyhow::Result<Conf
     // Explicit, so that another crate cannot change the default provider.
     let provider = Arc::new(ring::default_provider());
     let mut by_name = ByName::default();
-    for (certificate, key) in &files.identities {
+    for (certificate, key, ocsp) in &files.identities {
         let identity = identity(certificate, key, &provider);
-        let identity =
+        let mut identity =
             identity.with_context(|| format!("certificate {}, key {}", certificate.display(), key.display()))?;
+        if let Some(file) = ocsp {
+            let response = ocsp::read(file, &identity).with_context(|| format!("ocsp {}", file.display()))?;
+            identity.ocsp = Some(response);
+        }
         by_name.add(identity);
     }
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;

@@ -204,3 +204,56 @@ fn tls_connections_are_routed_by_name() {
     let ended = start(&(listener("tcp", &tls) + &plain));
     assert_eq!(get(ended.addr(), &config, "a.example").unwrap().body, "a");
 }
+
+fn openssl(args: &[&str]) -> String {
+    let output = std::process::Command::new("openssl").args(args).stdin(std::process::Stdio::null()).output();
+    let output = output.expect("openssl (`lab/install test`)");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Writes what `status` (V: good, R: revoked) makes an authority say of its own certificate.
+fn ocsp_response(identity: &Identity, status: &str) -> std::path::PathBuf {
+    let certificate = identity.certificate.to_str().unwrap();
+    let serial = openssl(&["x509", "-in", certificate, "-noout", "-serial"]);
+    let serial = serial.trim().strip_prefix("serial=").unwrap();
+    let (index, response) = (temp_path("index.txt"), temp_path("ocsp.der"));
+    let revoked = if status == "R" { "200101000000Z" } else { "" };
+    std::fs::write(&index, format!("{status}\t491231235959Z\t{revoked}\t{serial}\tunknown\t/CN=x\n")).unwrap();
+    let (index, key) = (index.to_str().unwrap(), identity.key.to_str().unwrap());
+    let mut args = vec!["ocsp", "-index", index, "-CA", certificate, "-issuer", certificate, "-cert", certificate];
+    args.extend(["-rsigner", certificate, "-rkey", key, "-ndays", "7", "-respout", response.to_str().unwrap()]);
+    openssl(&args);
+    std::fs::remove_file(index).unwrap();
+    response
+}
+
+#[test]
+fn ocsp_response_is_stapled() {
+    let (identity, other) = (Identity::new(), Identity::new());
+    let (good, revoked, others) =
+        (ocsp_response(&identity, "V"), ocsp_response(&identity, "R"), ocsp_response(&other, "V"));
+    let config = |file: &std::path::Path| {
+        listener("http", &format!("upstream = \"u\"\ntls = {{ {}, ocsp = {file:?} }}", pair(&identity)))
+            + &upstream("u", http_backend(|_| ok("yes")))
+    };
+    let proxy = start(&config(&good));
+    let said = openssl(&["s_client", "-connect", &proxy.addr().to_string(), "-status"]);
+    assert!(said.contains("OCSP Response Status: successful") && said.contains("Cert Status: good"), "{said}");
+    drop(proxy);
+    for (file, why) in [
+        (&revoked, "the certificate is revoked"),
+        (&others, "a response for another certificate"),
+        (&identity.certificate, "not what `openssl ocsp -respout` writes"),
+    ] {
+        let file = write_config(&config(file));
+        let output = std::process::Command::new(EXE).args(["--check", "--config", file.to_str().unwrap()]).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(why), "{said}");
+        std::fs::remove_file(file).unwrap();
+    }
+    for file in [good, revoked, others] {
+        std::fs::remove_file(file).unwrap();
+    }
+}

@@ -52,6 +52,8 @@ pub(crate) struct ListenerConfig {
 pub(super) struct TlsConfig {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
+    /// The authority's word that the certificate is not revoked (OCSP).
+    pub(super) ocsp: Option<PathBuf>,
     /// Further certificates, chosen by the name that a client asks for.
     #[serde(default)]
     pub(super) additional: Vec<PairConfig>,
@@ -67,12 +69,14 @@ pub(super) struct TlsConfig {
 pub(super) struct PairConfig {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
+    pub(super) ocsp: Option<PathBuf>,
 }
 
 impl TlsConfig {
     pub(super) fn files(&self) -> tls::Files<'_> {
-        let mut identities: Vec<(&Path, &Path)> = vec![(&self.certificate, &self.key)];
-        identities.extend(self.additional.iter().map(|pair| (&*pair.certificate, &*pair.key)));
+        let mut identities: Vec<(&Path, &Path, Option<&Path>)> =
+            vec![(&self.certificate, &self.key, self.ocsp.as_deref())];
+        identities.extend(self.additional.iter().map(|pair| (&*pair.certificate, &*pair.key, pair.ocsp.as_deref())));
         tls::Files { identities, client_ca: self.client_ca.as_deref() }
     }
 }
