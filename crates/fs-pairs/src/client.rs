@@ -420,6 +420,13 @@ mod tests {
     }
 
     #[test]
+    fn size_of_a_shared_table_is_known() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(shared_table().is_some_and(|size| size >= 64))).join().unwrap()
+        });
+    }
+
+    #[test]
     fn forgets_while_another_thread_has_the_lock() {
         let (client, service) = connected();
         let section = client.enter().unwrap();

@@ -136,6 +136,10 @@ static void file_send(struct end *e) {
         get(e, 1); rounds(e, 20, 0);
     }
     put(e, 500); put(e, 500); meet(e); meet(e); put(e, 300); meet(e);
+    // O_APPEND, and a file without a size.
+    off_t at = 0; int flags = fcntl(e->fd, F_GETFL), status = open("/proc/self/status", O_RDONLY);
+    CHECK(sendfile(e->fd, status, &at, 9) == -1 && errno == EINVAL);
+    CHECK(fcntl(e->fd, F_SETFL, flags | O_APPEND) == 0 && sendfile(e->fd, f, &at, 9) == -1 && errno == EINVAL && at == 0);
 }
 static void file_receive(struct end *e) {
     for (int i = 0; i < 30; i++) { get(e, 200013); put(e, 1); rounds(e, 20, 0); }
