@@ -1,7 +1,7 @@
 //! [`Daemon`]: the control socket and the match service behind it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use fs_broker::Broker;
 use fs_pairs::Service;
 use fs_pairs::listing::Process;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::choice;
@@ -154,12 +154,20 @@ impl Daemon {
     }
 }
 
+/// Descriptors for which the kernel's table has room from the beginning. More: memory, 8 bytes each; fewer: with so many connections at
+/// once, nobody is served for 10 ms and more each time that the table of a process with threads doubles (`synchronize_rcu()` in
+/// `expand_fdtable()`, fs/file.c).
+const TABLE: u64 = 16 << 10;
+
 /// Raises the limit of descriptors as far as this process may: each process takes one and each pair another.
 fn raise_limit() {
     let now = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum }) {
         tracing::warn!(%error, "cannot raise RLIMIT_NOFILE");
     }
+    let last = getrlimit(Resource::Nofile).current.unwrap_or(TABLE).min(TABLE).saturating_sub(1);
+    // Closed at once: the table stays. Refused: it grows later.
+    let _grown = RawFd::try_from(last).map(|last| fcntl_dupfd_cloexec(std::io::stderr(), last));
 }
 
 /// Locks the directory of the control socket, so that one daemon at a time checks whether the socket there is dead, removes it and makes

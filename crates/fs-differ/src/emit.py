@@ -85,7 +85,11 @@ def perform(n, call, a):
         got, b = 0, ctypes.create_string_buffer(65536)
         while (r := C.recv(S(0), b, 65536, 0x40)) > 0: got += r
         return f"{got} then {res(r)}"
-    if call == "sendfile": return res(C.sendfile(S(0), S(1), None, a[2]))
+    if call == "sendfile":
+        at = ctypes.c_int64(C.lseek(S(1), 0, 1)); has = a[2] % 2 and at.value >= 0
+        said = res(C.sendfile(S(0), S(1), ctypes.byref(at) if has else None, a[2]))
+        if has: C.lseek(S(1), at, 0)
+        return said
     if call == "splice": return res(C.splice(S(0), None, S(1), None, a[2], 2))
     if call == "shutdown": return res(C.shutdown(S(0), {"rd": 0, "wr": 1, "rdwr": 2, "bad": 3}[a[1]]))
     if call == "ioctl":

@@ -118,7 +118,8 @@ impl Maker {
             0 => {
                 if let Some(file) = self.which(|held| held == SlotContent::File) {
                     let to = self.connection();
-                    self.push(Call::SendFile, &[to as i32, file as i32, 500]);
+                    let length = 500 + self.random.below(2) as i32;
+                    self.push(Call::SendFile, &[to as i32, file as i32, length]);
                 }
             }
             1 => {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use fs_carrier::exact::Carried;
 use fs_carrier::region::{End, Region};
 use fs_carrier::sys::now_ns;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -39,6 +40,8 @@ const FEWEST: u64 = 64;
 /// The connection's descriptor number is at least three quarters of the limit, and at most this: a larger number makes the kernel's table of the
 /// process larger.
 const HIGHEST: u64 = 960;
+/// The longest /proc/self/status, about 1.5 KiB and a list of groups, of which the end is not needed.
+const STATUS: usize = 4096;
 
 /// An offer's answer.
 #[derive(Debug)]
@@ -369,12 +372,26 @@ fn is_trusted(service: BorrowedFd<'_>) -> bool {
 
 /// The same descriptor under a high number: programs expect the lowest ones for their own files.
 fn high(socket: Quiet) -> Quiet {
-    let least = (descriptors() / 4).saturating_mul(3).min(HIGHEST);
+    let limit = shared_table().map_or(descriptors(), |size| size.min(descriptors()));
+    let least = (limit / 4).saturating_mul(3).min(HIGHEST);
     let Ok(least) = RawFd::try_from(least) else { return socket };
     match rustix::io::fcntl_dupfd_cloexec(socket.as_fd(), least) {
         Ok(moved) => Quiet::new(moved),
         Err(_) => socket,
     }
+}
+
+/// Returns for how many descriptors the kernel's table has room, if several threads share it. To make such a table larger, the kernel
+/// waits until no CPU uses the old one (`synchronize_rcu()` in `expand_fdtable()`, fs/file.c): 10 ms and more in the caller's send(2).
+fn shared_table() -> Option<u64> {
+    let file = rustix::fs::open(c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut bytes = [0; STATUS];
+    let read = rustix::io::read(Quiet::new(file).as_fd(), &mut bytes).ok()?;
+    let number = |name: &[u8]| -> Option<u64> {
+        let value = bytes[..read].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
+        core::str::from_utf8(value).ok()?.trim().parse().ok()
+    };
+    if number(b"Threads:")? > 1 { number(b"FDSize:") } else { None }
 }
 
 #[cfg(test)]
@@ -400,6 +417,13 @@ mod tests {
         let mut bytes = [0; LEN];
         let (len, _) = recv(service, &mut bytes[..], RecvFlags::DONTWAIT).ok()?;
         Request::decode(&bytes[..len])
+    }
+
+    #[test]
+    fn size_of_a_shared_table_is_known() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(shared_table().is_some_and(|size| size >= 64))).join().unwrap()
+        });
     }
 
     #[test]

@@ -290,7 +290,8 @@ fn pairs_and_refused_offers_are_listed() {
     let rows = list(&service.path).expect("a list");
     assert_eq!(rows.len(), 41);
     for (row, (names, _)) in rows.iter().zip(&pairs) {
-        assert_eq!((row.refused, row.local, row.peer), (None, names.0, names.1));
+        // The service may have taken the offer of either end first.
+        assert!(row.refused.is_none() && [*names, (names.1, names.0)].contains(&(row.local, row.peer)), "{row:?}");
         assert!(row.ends.iter().all(|end| end.pid == std::process::id() && !end.name().is_empty()), "{row:?}");
     }
     let [forth, back] = rows[0].traffic;

@@ -219,10 +219,18 @@ pub fn drain(descriptor: i32) -> String {
     }
 }
 
-/// sendfile(2), from the file's own position.
+/// sendfile(2), from the file's own position. Of an odd length, that position is passed as an offset.
 pub fn send_file(to: i32, from: i32, length: i32) -> String {
-    // SAFETY: numbers; no offset.
-    answer(unsafe { libc::sendfile(to, from, std::ptr::null_mut(), length.max(0) as usize) } as i64).text()
+    // SAFETY: numbers.
+    let mut at = unsafe { libc::lseek(from, 0, libc::SEEK_CUR) };
+    let offset = if length % 2 == 0 || at < 0 { std::ptr::null_mut() } else { &raw mut at };
+    // SAFETY: numbers; an offset or none.
+    let sent = answer(unsafe { libc::sendfile(to, from, offset, length.max(0) as usize) } as i64).text();
+    if !offset.is_null() {
+        // SAFETY: numbers.
+        unsafe { libc::lseek(from, at, libc::SEEK_SET) };
+    }
+    sent
 }
 
 /// splice(2), without blocking.

@@ -118,6 +118,17 @@ static void file_send(struct end *e) {
         while (at < (off_t)sizeof b) { ssize_t n = sendfile(e->fd, f, &at, sizeof b - at); if (n <= 0) FAIL("sendfile %zd", n); e->sent += n; }
         put(e, 5); get(e, 1); rounds(e, 20, 0);
     }
+    // Small parts, up to the file's end and behind it, and errors.
+    for (int i = 0; i < 300; i++) {
+        put(e, 8); off_t at = 3; fill(b, e->sent, 612); CHECK(pwrite(f, b, 612, 3) == 612);
+        CHECK(sendfile(e->fd, f, &at, 612) == 612 && at == 615); e->sent += 612;
+        at = sizeof b - 9; fill(b, e->sent, 9); CHECK(pwrite(f, b, 9, at) == 9);
+        CHECK(sendfile(e->fd, f, &at, 612) == 9 && at == sizeof b && sendfile(e->fd, f, &at, 612) == 0); e->sent += 9;
+        fill(b, e->sent, 11); CHECK(pwrite(f, b, 11, 1000) == 11 && lseek(f, 1000, SEEK_SET) == 1000);
+        CHECK(sendfile(e->fd, f, 0, 11) == 11 && lseek(f, 0, SEEK_CUR) == 1011); e->sent += 11;
+        at = -1; CHECK(sendfile(e->fd, f, &at, 9) == -1 && errno == EINVAL && sendfile(e->fd, f, (off_t *)8, 9) == -1 && errno == EFAULT);
+        at = 0; CHECK(sendfile(e->fd, -1, &at, 9) == -1 && errno == EBADF && at == 0); get(e, 1);
+    }
     int p[2]; CHECK(pipe(p) == 0);
     for (int i = 0; i < 30; i++) {
         fill(b, e->sent, 3000); CHECK(write(p[1], b, 3000) == 3000);
@@ -125,9 +136,14 @@ static void file_send(struct end *e) {
         get(e, 1); rounds(e, 20, 0);
     }
     put(e, 500); put(e, 500); meet(e); meet(e); put(e, 300); meet(e);
+    // O_APPEND, and a file without a size.
+    off_t at = 0; int flags = fcntl(e->fd, F_GETFL), status = open("/proc/self/status", O_RDONLY);
+    CHECK(sendfile(e->fd, status, &at, 9) == -1 && errno == EINVAL);
+    CHECK(fcntl(e->fd, F_SETFL, flags | O_APPEND) == 0 && sendfile(e->fd, f, &at, 9) == -1 && errno == EINVAL && at == 0);
 }
 static void file_receive(struct end *e) {
     for (int i = 0; i < 30; i++) { get(e, 200013); put(e, 1); rounds(e, 20, 0); }
+    for (int i = 0; i < 300; i++) { get(e, 640); put(e, 1); }
     for (int i = 0; i < 30; i++) { get(e, 3000); put(e, 1); rounds(e, 20, 0); }
     int p[2]; unsigned char b[1000]; CHECK(pipe(p) == 0); meet(e);
     for (int n = 0; n < 1300;) { if (n == 1000) meet(e); ssize_t k = splice(e->fd, 0, p[1], 0, n < 1000 ? 1000 - n : 300, 0); if (k <= 0) FAIL("splice %zd", k); CHECK(read(p[0], b, k) == k); match(e, b, k); n += k; }

@@ -3,8 +3,8 @@
 use core::ffi::c_void;
 
 use libc::{
-    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, O_ASYNC, O_NONBLOCK, SHUT_WR, SOL_SOCKET,
-    c_int, socklen_t,
+    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, O_APPEND, O_ASYNC, O_NONBLOCK, SHUT_WR,
+    SOL_SOCKET, c_int, socklen_t,
 };
 
 use crate::descriptor;
@@ -166,7 +166,8 @@ define! {
 
 fn controlled(fd: c_int, command: c_int, argument: usize, call: impl Fn() -> c_int) -> c_int {
     let flags = argument as c_int;
-    if command == F_SETFL && flags & O_ASYNC != 0 {
+    // SIGIO is the kernel's, and sendfile(2) to such a socket is EINVAL.
+    if command == F_SETFL && flags & (O_ASYNC | O_APPEND) != 0 {
         descriptor::leave_to_kernel(fd);
     }
     let result = call();

@@ -1,16 +1,22 @@
 //! Files and sockets: sendfile(2), splice(2), asynchronous I/O, streams.
 
 use core::ffi::{c_char, c_void};
+use core::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 
 use libc::{FILE, aiocb, c_int, c_uint, off_t, sigevent, size_t, ssize_t};
+use rustix::io::Errno;
 
 use super::send::by_kernel;
 use super::{data_call, stream_bytes};
 use crate::descriptor;
 use crate::slot::Direction;
 use crate::socket::Socket;
+use crate::sys::errno::{answer, answer_sent, checked};
 use crate::sys::{memory, real};
 
+/// The largest part of a file that is sent by the ring.
+const BY_RING: usize = 16 << 10;
 /// Bytes of a ring's rest that are written to a pipe at once.
 const PIECE: usize = 4096;
 
@@ -18,7 +24,7 @@ define! {
     /// sendfile(2).
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t =
         data_call(out, Direction::Send, || real::sendfile(out, input, offset, n), stream_bytes,
-            |socket| Some(by_kernel(socket, false, || real::sendfile(out, input, offset, n))));
+            |socket| Some(send_file(socket, input, offset, n, || real::sendfile(out, input, offset, n))));
     /// Like sendfile: file offsets have 64 bits either way.
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = sendfile(out, input, offset, n);
     /// splice(2) to a socket is as sendfile; from a socket, the kernel carries for good.
@@ -76,6 +82,65 @@ define! {
         descriptor::leave_to_other(fd);
         real::fdopen(fd, mode)
     };
+}
+
+/// A small part of a file is read and sent by the ring, if the ring carries. All else is the kernel's.
+///
+/// # Safety
+/// Like sendfile(2); `call` is the application's.
+unsafe fn send_file(
+    socket: &Socket,
+    input: c_int,
+    offset: *mut off_t,
+    n: usize,
+    call: impl Fn() -> ssize_t,
+) -> ssize_t {
+    if !socket.holds_back() {
+        if let Some(result) = socket.pair().send_if_kernel_carries(|| checked(call())) {
+            return answer(result);
+        }
+        // SAFETY: by contract.
+        if let Some(sent) = unsafe { send_file_by_ring(socket, input, offset, n) } {
+            return answer_sent(sent, false);
+        }
+    }
+    by_kernel(socket, false, call)
+}
+
+/// Reads and sends. Nothing: nothing was sent, and the kernel's call is right, or knows the error.
+///
+/// # Safety
+/// Like sendfile(2).
+unsafe fn send_file_by_ring(
+    socket: &Socket,
+    input: c_int,
+    offset: *mut off_t,
+    n: usize,
+) -> Option<Result<usize, Errno>> {
+    // Without an offset, the file's own position moves, which other processes may share.
+    if input < 0 || !memory::is_writable(offset, size_of::<off_t>()) {
+        return None;
+    }
+    // SAFETY: writable. The application keeps its file open during the call.
+    let (at, file) = unsafe { (u64::try_from(offset.read_unaligned()).ok()?, BorrowedFd::borrow_raw(input)) };
+    let about = rustix::fs::fstat(file).ok()?;
+    // Reading anything else may take bytes away. Files of /proc have no size, and some of them cannot be sent.
+    let is_regular = rustix::fs::FileType::from_raw_mode(about.st_mode).is_file();
+    let n = n.min(usize::try_from(u64::try_from(about.st_size).ok()?.checked_sub(at)?).ok()?);
+    if !is_regular || n > BY_RING {
+        return None;
+    }
+    let mut piece = [const { MaybeUninit::uninit() }; BY_RING];
+    let (bytes, _) = rustix::io::pread(file, &mut piece[..n], at).ok()?;
+    if bytes.is_empty() {
+        return None;
+    }
+    let sent = socket.send(bytes, false);
+    if let Ok(n) = sent {
+        // SAFETY: writable.
+        unsafe { offset.write_unaligned((at + n as u64) as off_t) };
+    }
+    Some(sent)
 }
 
 /// # Safety
