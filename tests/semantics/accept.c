@@ -336,10 +336,13 @@ static void accept_of_both(void) {
 }
 
 static pid_t forked_in_handler;
+static int forked_pipe[2];
 
+/* Reports the forked process to the client. */
 static void fork_in_handler(int number) {
     (void)number;
     forked_in_handler = fork();
+    if (forked_in_handler) MUST(write(forked_pipe[1], &forked_in_handler, sizeof forked_in_handler));
 }
 
 /* One that waits is interrupted by a handler that forks, and both go on to accept: two connections and two sockets. */
@@ -349,6 +352,7 @@ static void accept_forked_in_handler(void) {
     socklen_t len;
     int l = listener(AF_INET, 64, &at, &len), cookies[2], same = 0;
     MUST(pipe(cookies));
+    MUST(pipe(forked_pipe));
     struct sigaction restarts = {.sa_handler = fork_in_handler, .sa_flags = SA_RESTART};
     MUST(sigaction(SIGUSR1, &restarts, NULL));
     pid_t server = getpid(), client = MUST(fork());
@@ -361,9 +365,13 @@ static void accept_forked_in_handler(void) {
                 get(c, &text, 1);
                 close(c);
             }
-            usleep(100 * 1000);
+            /* Both must be in accept. A handler that runs after accept has returned forks a process with the same socket. */
+            pid_t forked;
+            await_asleep(server);
             MUST(kill(server, SIGUSR1));
-            usleep(100 * 1000);
+            MUST(read(forked_pipe[0], &forked, sizeof forked));
+            await_asleep(forked);
+            await_asleep(server);
             int c[2] = {dial(&at, len), dial(&at, len)};
             for (char i = 0; i < 2; i++) {
                 put(c[(int)i], &i, 1);

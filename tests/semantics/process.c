@@ -472,7 +472,7 @@ static void exec_plain_closes(bool by_spawn) {
     MUST(fcntl(a, F_SETFD, FD_CLOEXEC));
     MUST(fcntl(b, F_SETFD, FD_CLOEXEC));
     MUST(fcntl(c, F_SETFD, FD_CLOEXEC));
-    char *arguments[] = {"sleep", "1", NULL};
+    char *arguments[] = {"sleep", "3", NULL};
     pid_t child;
     int64_t begun = now_ms();
     if (by_spawn) {
@@ -486,9 +486,9 @@ static void exec_plain_closes(bool by_spawn) {
     CALL(recv(a, text, 1, 0));
     CALL(recv(c, text, 1, MSG_DONTWAIT));
     /* At once, and not at its end. */
-    if (now_ms() - begun >= 900) late();
+    if (now_ms() - begun >= 2700) late();
     CALL(recv(c, text, 1, 0));
-    say("at its end %d", now_ms() - begun > 900);
+    say("at its end %d", now_ms() - begun > 2700);
     reap(child);
 }
 static void exec_plain(void) { exec_plain_closes(false); }

@@ -533,7 +533,9 @@ static void forks_in_handlers(void) {
     MUST(setitimer(ITIMER_REAL, &never, NULL));
     over = true;
     for (int i = 0; i < 4; i++) MUST(pthread_join(threads[i], NULL));
-    say("a second %d\n", longest_ms >= 1000);
+    /* A fork that waits for another thread may take a second, on a machine with other work too. */
+    if (longest_ms >= 1000) late();
+    say("each within a second");
 }
 
 static int copied;

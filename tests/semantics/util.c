@@ -161,46 +161,44 @@ void await_bytes(int fd, int bytes) {
 
 pid_t thread_id(void) { return (pid_t)syscall(SYS_gettid); }
 
-/* What sleeps is seen asleep so often, and for so long. A busy machine may let 30 ms go by between two looks. */
+/* A task counts as asleep after this many looks in a row that find it asleep, over at least this time. On a busy machine
+ * 30 ms may pass between two looks. */
 enum { LOOKS = 10, ASLEEP_MS = 30 };
 
-void await_asleep(pid_t tid) {
+/* The state of a thread or process as in /proc: 'S' sleeps; 0 if it has ended, or is a zombie that nobody has reaped. */
+static char state_of(pid_t tid) {
     char path[64], text[512];
-    int64_t since = now_ms();
     snprintf(path, sizeof path, "/proc/%d/stat", tid);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    char *after = strrchr(text, ')');
+    if (!after || after[2] == 'Z' || after[2] == 'X') return 0;
+    return after[2];
+}
+
+/* Waits until a task is asleep (true) or has ended (false). */
+static bool falls_asleep(pid_t tid) {
+    int64_t since = now_ms();
     for (int asleep = 0; asleep < LOOKS || now_ms() - since < ASLEEP_MS;) {
-        /* Ended already: it has not slept, or nobody has looked for long. A case that ends so each time has failed. */
-        int fd = open(path, O_RDONLY);
-        if (fd < 0) again();
-        ssize_t n = read(fd, text, sizeof text - 1);
-        close(fd);
-        if (n <= 0) again();
-        text[n] = 0;
-        char *after = strrchr(text, ')');
-        asleep = after && after[2] == 'S' ? asleep + 1 : 0;
+        char state = state_of(tid);
+        if (!state) return false;
+        asleep = state == 'S' ? asleep + 1 : 0;
         if (!asleep) since = now_ms();
         usleep(1000);
     }
+    return true;
 }
 
-void await_settled(pid_t tid) {
-    char path[64], text[512];
-    int64_t since = now_ms();
-    snprintf(path, sizeof path, "/proc/%d/stat", tid);
-    for (int settled = 0; settled < LOOKS || now_ms() - since < ASLEEP_MS;) {
-        int fd = open(path, O_RDONLY);
-        ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-        if (fd >= 0) close(fd);
-        if (n <= 0) return;
-        text[n] = 0;
-        char *after = strrchr(text, ')');
-        /* A child that nobody has reaped stays as a zombie. */
-        if (after && after[2] == 'Z') return;
-        settled = after && after[2] == 'S' ? settled + 1 : 0;
-        if (!settled) since = now_ms();
-        usleep(1000);
-    }
+void await_asleep(pid_t tid) {
+    /* Ended already: it has not slept, or nobody has looked for long. A case that ends so each time has failed. */
+    if (!falls_asleep(tid)) again();
 }
+
+void await_settled(pid_t tid) { falls_asleep(tid); }
 
 void reap(pid_t child) {
     int status = 0;

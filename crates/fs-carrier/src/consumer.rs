@@ -370,7 +370,8 @@ impl<K: Kernel> Consumer<'_, K> {
     fn pin_behind(&self, boundary: Option<u64>) {
         loop {
             let seen = self.word();
-            if seen.is_pinned() {
+            // A hostile peer's word may say that the ring carries for good.
+            if seen.is_pinned() && seen.kernel_carries() {
                 return;
             }
             if self.set_kernel_behind(seen, boundary, true) {

@@ -245,15 +245,16 @@ impl<K: Kernel> Producer<'_, K> {
         let (line, count) = (&self.direction.line_a, &self.direction.line_b);
         loop {
             let seen = line.word.load();
-            if seen.is_pinned() {
-                return false;
-            }
             if seen.kernel_carries() {
+                if seen.is_pinned() {
+                    return false;
+                }
                 if !pin && !seen.is_requested() {
                     return false;
                 }
             } else {
-                // `K` stands still while the ring carries, as no send is in flight.
+                // `K` stands still while the ring carries, as no send is in flight. Only a hostile peer sets `G` as well: a sender
+                // that took this for the kernel's turn would look for the carrier for ever.
                 count.boundary.store(count.sent.load(Ordering::Acquire), Ordering::Release);
             }
             if line.word.set_kernel(seen, pin) {

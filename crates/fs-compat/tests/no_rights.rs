@@ -154,5 +154,5 @@ fn sockets_of_any_thread() {
         let (n, from) = two.recv_from(&mut buf).await.unwrap();
         assert_eq!((&buf[..n], from), (&b"datagram"[..], one.local_addr().unwrap()));
     });
-    stack.shutdown(Duration::from_secs(5)).unwrap();
+    stack.shutdown(Duration::from_secs(60)).unwrap();
 }

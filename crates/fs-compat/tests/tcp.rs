@@ -315,7 +315,7 @@ fn shutdown_ends_accept_and_lets_connections_finish() {
                 fs_rt::shutdown_signal().await;
                 stream.write_all(b"bye").await.unwrap();
             });
-            core.handle().shutdown(Duration::from_secs(5));
+            core.handle().shutdown(Duration::from_secs(60));
             assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::InvalidInput);
             served.await.unwrap();
         },

@@ -239,8 +239,12 @@ impl Guest {
     fn up(&mut self) -> Result<String> {
         let started = Instant::now();
         let log = self.folder.join(if self.folder.join("up.log").exists() { "up-again.log" } else { "up.log" });
+        let config = self.folder.join("fastsock.toml");
+        let (device, mode) = (self.card.interface(), &self.job.mode);
+        let served = format!("[wire]\ndevice = \"{device}\"\nxdp = \"{mode}\"\n[[wire.port]]\nport = {OURS_PORT}\n");
+        std::fs::write(&config, served)?;
         let mut command = Command::new(self.program("fastsock"));
-        command.args(["up", "--device", self.card.interface(), "--xdp", &self.job.mode]);
+        command.arg("up").arg("--config").arg(&config);
         command.env("RUST_LOG", "info,fs_xdp=debug").env("FASTSOCK_CONTROL", "/run/control.sock");
         let mut up = Proc::spawn("fastsock up", &log, &mut command)?;
         let path = log.clone();

@@ -36,6 +36,7 @@ mount -t tmpfs tmpfs /root/run
 mount -t tmpfs tmpfs /root/tmp
 mkdir -p /root/run/results /root/run/netns
 mount -t bpf bpf /root/sys/fs/bpf
+mount -t cgroup2 cgroup2 /root/sys/fs/cgroup
 mount -t 9p -o $options,cache=none results /root/run/results || echo "vm: no folder for results"
 echo 1 >/proc/sys/kernel/sysrq
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root chroot /root "$GUEST_PROGRAM" guest

@@ -419,3 +419,22 @@ fn scribbling_peer_loses_its_own_bytes_only() {
         let _close = world.b.before_close();
     }
 }
+
+/// A peer writes that the ring carries for good, at a position that makes no sense: both ends leave the ring.
+#[test]
+fn ring_that_is_pinned_holds_nobody() {
+    const RING_AND_PINNED: u64 = 0b101;
+    for tail in [0, 6, 1 << 40] {
+        let world = World::by_ring();
+        assert_eq!(world.a.send(b"before", false), Ok(6));
+        let word = &world.b.consumer().direction.line_a.word;
+        word.overwrite(tail << 16 | RING_AND_PINNED);
+        assert!(matches!(world.a.send(b"more", true), Ok(4) | Err(Errno::AGAIN)));
+        word.overwrite(tail << 16 | RING_AND_PINNED);
+        world.a.pin();
+        assert!(word.load().kernel_carries());
+        word.overwrite(tail << 16 | RING_AND_PINNED);
+        world.b.pin();
+        assert!(word.load().kernel_carries());
+    }
+}

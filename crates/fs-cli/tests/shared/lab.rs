@@ -160,7 +160,7 @@ impl Lab {
             ));
         }
         host.run(&format!(
-            "for i in $(seq 500); do ip -o link show fsd{device} | grep -q 'state UP' && exit; sleep 0.01; done; false"
+            "for i in $(seq 6000); do ip -o link show fsd{device} | grep -q 'state UP' && exit; sleep 0.01; done; false"
         ));
     }
 
@@ -251,7 +251,7 @@ impl Lab {
 
     /// Waits until the host has so many pairs.
     pub(crate) fn wait_for_pairs(&self, pairs: usize) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         while self.pairs() != pairs {
             assert!(Instant::now() < end, "{} pairs, not {pairs}", self.pairs());
             std::thread::sleep(Duration::from_millis(10));
@@ -270,7 +270,7 @@ impl Lab {
                 let to = SocketAddr::new(address(device, v6, 1), port);
                 exchange(&mut connect(to), bytes);
                 let socket = UdpSocket::bind(SocketAddr::new(address(device, v6, 2), 0)).unwrap();
-                socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                 socket.connect(to).unwrap();
                 socket.send(&bytes.to_ne_bytes()).unwrap();
                 let mut answer = [0; 9];
@@ -292,7 +292,7 @@ impl Drop for Lab {
 
 pub(crate) fn connect(to: SocketAddr) -> TcpStream {
     let stream =
-        TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap_or_else(|error| panic!("{to}: {error}"));
+        TcpStream::connect_timeout(&to, Duration::from_secs(60)).unwrap_or_else(|error| panic!("{to}: {error}"));
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
     stream

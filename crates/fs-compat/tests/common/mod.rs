@@ -45,7 +45,7 @@ pub(crate) fn runtime(own: Standalone, links: Vec<Box<dyn Link>>) -> Runtime {
 }
 
 /// Runs `serve` at `SERVER` and `drive` at `CLIENT`. The server is shut down when `drive` is done.
-/// Fails after 30 s.
+/// Fails after 120 s.
 pub(crate) fn both<S, SF, C, CF, T>(serve: S, drive: C) -> (T, CoreStats, CoreStats)
 where
     S: FnOnce(CoreCtx) -> SF + Send + Clone + 'static,
@@ -86,8 +86,8 @@ where
         let drive = drive(core);
         let (serving, told) = (serving.clone(), told.clone());
         async move {
-            let output = tokio::time::timeout(Duration::from_secs(30), drive).await;
-            *told.lock().unwrap() = Some(output.expect("the client took longer than 30 s"));
+            let output = tokio::time::timeout(Duration::from_secs(120), drive).await;
+            *told.lock().unwrap() = Some(output.expect("the client took longer than 120 s"));
             // Keeps the client's end of the link open while the server ends its connections.
             let until = tokio::time::Instant::now() + time;
             while tokio::time::timeout_at(until, alive(&serving)).await.is_ok_and(|alive| alive != 0) {

@@ -1,5 +1,6 @@
 //! Bytes in.
 
+use fs_carrier::kernel::Kernel as _;
 use libc::{
     MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, c_int,
     c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t,
@@ -115,7 +116,7 @@ unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int
             return None;
         }
         if flags & MSG_TRUNC != 0 {
-            return Some(answer(throw_away(socket, n, flags)));
+            return throw_away(socket, n, flags).map(answer);
         }
     }
     // SAFETY: by contract.
@@ -125,16 +126,26 @@ unsafe fn receive_one(socket: &Socket, data: *mut c_void, n: usize, flags: c_int
     }
 }
 
-/// MSG_TRUNC: bytes of a stream are thrown away.
+/// MSG_TRUNC: bytes of a stream are thrown away, or only counted with MSG_PEEK. `None`: the kernel counts them.
 #[cold]
-fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
-    if flags & MSG_PEEK != 0 {
-        // The bytes stay in the ring, and are only counted.
-        return match socket.receive(&mut [0], flags)? {
-            0 => Ok(0),
-            first => Ok(socket.pair().unread().map_or(first, |unread| n.min(usize::try_from(unread).unwrap_or(n)))),
-        };
+fn throw_away(socket: &Socket, n: usize, flags: c_int) -> Option<Result<usize, Errno>> {
+    if flags & MSG_PEEK == 0 {
+        return Some(take_away(socket, n, flags));
     }
+    // FIONREAD ends at the mark of urgent data, where a receive goes on behind it.
+    if !socket.pair().has_ring_bytes() && socket.pair().kernel().is_at_mark() {
+        return None;
+    }
+    let count = |first| match first {
+        0 => 0,
+        _ => n.min(socket.pair().unread().map_or(first, |unread| usize::try_from(unread).unwrap_or(n)).max(first)),
+    };
+    Some(socket.receive(&mut [0], flags).map(count))
+}
+
+/// MSG_TRUNC without MSG_PEEK.
+#[cold]
+fn take_away(socket: &Socket, n: usize, flags: c_int) -> Result<usize, Errno> {
     if n == 0 {
         return socket.receive(&mut [], flags);
     }
@@ -189,11 +200,12 @@ pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usiz
         // No bytes, as soon as there are some.
         return if socket.pair().has_ring_bytes() { Some(0) } else { None };
     }
+    if flags & MSG_TRUNC != 0 {
+        return throw_away(socket, parts.iter().map(|part| part.iov_len).sum(), flags).map(answer);
+    }
     // SAFETY: by contract.
     Some(answer(unsafe {
-        if flags & MSG_TRUNC != 0 {
-            throw_away(socket, parts.iter().map(|part| part.iov_len).sum(), flags)
-        } else if flags & MSG_PEEK != 0 && parts.len() > 1 {
+        if flags & MSG_PEEK != 0 && parts.len() > 1 {
             peek_parts(socket, parts, flags)
         } else {
             fill_parts(socket, parts, flags)
