@@ -30,6 +30,7 @@ pub(crate) const TEST: &[Part] = &[
             let mut outcome = step(run, Command::new("crates/fs-xdp/bpf/build.sh").arg("--check"));
             outcome.add(step(run, Command::new("crates/fs-relay/bpf/build.sh").arg("--check")));
             outcome.add(step(run, Command::new("crates/fs-broker/bpf/build.sh").arg("--check")));
+            outcome.add(step(run, Command::new("crates/fs-splice/bpf/build.sh").arg("--check")));
             outcome
         },
     },

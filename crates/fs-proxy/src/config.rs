@@ -17,6 +17,7 @@ mod value;
 
 use crate::tls;
 pub(crate) use edits::EditsConfig;
+use fs_stacks::StackKind;
 pub(crate) use listener::{HostPattern, ListenerConfig, Mode, RouteConfig};
 use serde::Deserialize;
 use std::fmt;
@@ -254,6 +255,18 @@ impl Config {
             upstream.connector = Some(connector.map_err(|error| (at, format!("tls: {error:#}")))?);
         }
         Ok(())
+    }
+
+    /// Checks what depends on the options of the command line.
+    pub(crate) fn check_stack(&self, file: &Path, stack: StackKind) -> Result<(), ConfigError> {
+        let splice = self.listeners.iter().filter(|listener| listener.splices()).find_map(|it| it.splice.as_ref());
+        match splice {
+            Some(splice) if stack != StackKind::Kernel => {
+                let message = "`splice` needs --stack kernel: remove it, or use that stack".into();
+                Err(ConfigError::new(file, &self.text, Some(splice.span().start), message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the index of an upstream. `check` has ensured that those of listeners exist.

@@ -37,6 +37,8 @@ mod serve;
 mod service;
 mod site;
 mod socket;
+mod splice;
+mod spliced;
 mod stats;
 mod status;
 mod tcp;
@@ -108,6 +110,7 @@ pub fn run() -> ExitCode {
 fn serve(args: Args) -> anyhow::Result<()> {
     let file = args.config.or(args.file).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
+    config.check_stack(&file, args.stack.stack)?;
     if args.check {
         return Ok(());
     }

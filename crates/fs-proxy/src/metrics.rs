@@ -230,12 +230,15 @@ struct View<'a>(&'a Stats);
 
 impl View<'_> {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let listeners: [(&str, &str, MetricType, ListenerCounter); 9] = [
+        let listeners: [(&str, &str, MetricType, ListenerCounter); 12] = [
             ("connections", "Connections accepted.", MetricType::Counter, |s| &s.accepted),
             ("connections_open", "Connections open.", MetricType::Gauge, |s| &s.open),
             ("connections_evicted", "Idle connections closed for others.", MetricType::Counter, |s| &s.evicted),
             ("connections_refused", "Connections beyond an address's limit.", MetricType::Counter, |s| &s.refused),
             ("connections_failed", "Connections that ended with an error.", MetricType::Counter, |s| &s.failed),
+            ("connections_spliced", "Connections that left user space.", MetricType::Counter, |s| &s.splices),
+            ("connections_spliced_open", "Spliced connections open.", MetricType::Gauge, |s| &s.spliced),
+            ("splices_refused", "Connections not spliced.", MetricType::Counter, |s| &s.splices_refused),
             ("tls_handshakes", "TLS handshakes made.", MetricType::Counter, |s| &s.handshakes),
             ("tls_handshakes_failed", "TLS handshakes that failed.", MetricType::Counter, |s| &s.handshakes_failed),
             ("bytes_in", "Bytes from clients.", MetricType::Counter, |s| &s.bytes_in),

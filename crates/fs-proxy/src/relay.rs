@@ -6,6 +6,8 @@
 //! keeps up, or is idle, has no buffer.
 
 use crate::clients::Connection;
+use crate::splice::Candidate;
+use fs_splice::Flow;
 use fs_stacks::Stream;
 use fs_stacks::counters::Counter;
 use std::cell::RefCell;
@@ -34,6 +36,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) bytes_in: &'a Counter,
     /// Bytes to the client.
     pub(crate) bytes_out: &'a Counter,
+    /// The relay may leave user space.
+    pub(crate) splice: Candidate<'a>,
 }
 
 /// One end, with bytes that were already read for it.
@@ -50,12 +54,25 @@ pub(crate) struct Moved {
     pub(crate) to_client: u64,
 }
 
-/// Both connections of a relay.
-struct Ends {
-    a: Stream,
-    b: Stream,
+/// Both connections of a relay: the client's, and the server's.
+pub(crate) struct Ends {
+    pub(crate) a: Stream,
+    pub(crate) b: Stream,
     /// Both directions have ended.
-    is_whole: bool,
+    pub(crate) is_whole: bool,
+}
+
+/// What has become of a relay.
+pub(crate) enum Outcome {
+    Over(Moved, io::Result<()>),
+    /// It goes on outside of user space.
+    Spliced(Box<Flow>, Ends, Directions),
+}
+
+/// The two directions of a relay.
+pub(crate) struct Directions {
+    up: Direction,
+    down: Direction,
 }
 
 impl Drop for Ends {
@@ -69,42 +86,105 @@ impl Drop for Ends {
     }
 }
 
-/// Relays until both directions have ended, or no byte moves within the idle time. Passes a reset
-/// on to the other side.
-pub(crate) async fn relay(client: End, server: End, shared: Shared<'_>) -> (Moved, io::Result<()>) {
+/// Relays until both directions have ended, no byte moves within the idle time, or the flow leaves
+/// user space. Passes a reset on to the other side.
+pub(crate) async fn relay(client: End, server: End, shared: &mut Shared<'_>) -> Outcome {
     let mut ends = Ends { a: client.stream, b: server.stream, is_whole: false };
-    let Ends { a, b, .. } = &mut ends;
-    let mut up = Direction::new(server.first);
-    let mut down = Direction::new(client.first);
+    let mut both = Directions { up: Direction::new(server.first), down: Direction::new(client.first) };
     let result = {
         let mut timer = std::pin::pin!(tokio::time::sleep(shared.idle));
         let (mut seen, mut moved) = (0, 0);
         poll_fn(|cx| {
-            let mut again = up.run(a, b, shared.scratch, cx)?;
-            again |= down.run(b, a, shared.scratch, cx)?;
-            if up.is_done() && down.is_done() {
-                return Poll::Ready(Ok(()));
+            if both.run(&mut ends, shared.scratch, cx)? {
+                return Poll::Ready(Ok(None));
             }
-            if again {
-                cx.waker().wake_by_ref();
-            }
-            if up.moves + down.moves != moved {
-                moved = up.moves + down.moves;
+            if both.moves() != moved {
+                moved = both.moves();
                 shared.connection.moved();
+                if both.is_even()
+                    && let Some(flow) = shared.splice.poll(&ends.a, &ends.b, moved, both.bytes())
+                {
+                    return Poll::Ready(Ok(Some(flow)));
+                }
             }
             if shared.connection.poll_leaving(cx).is_ready() {
                 // Both ends are reset below: a port that waits for the peers' FINs would still be
                 // in use.
-                return Poll::Ready(Err(io::Error::other("idle longest, closed for another client")));
+                return Poll::Ready(Err(evicted()));
             }
-            poll_idle(timer.as_mut(), cx, shared.idle, up.moves + down.moves, &mut seen)
+            poll_idle(timer.as_mut(), cx, shared.idle, moved, &mut seen)
         })
         .await
     };
-    shared.bytes_in.add(up.bytes);
-    shared.bytes_out.add(down.bytes);
+    let result = match result {
+        Ok(None) => Ok(()),
+        Ok(Some(flow)) => return Outcome::Spliced(flow, ends, both),
+        Err(error) => Err(error),
+    };
+    shared.bytes_in.add(both.up.bytes);
+    shared.bytes_out.add(both.down.bytes);
     ends.is_whole = result.is_ok();
-    (Moved { from_client: up.bytes, to_client: down.bytes }, result)
+    Outcome::Over(both.moved(), result)
+}
+
+/// The error of a connection that makes a place for another.
+pub(crate) fn evicted() -> io::Error {
+    io::Error::other("idle longest, closed for another client")
+}
+
+/// The error of a connection without a byte in the idle time.
+pub(crate) fn idle_for(period: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("nothing moved for {period:?}"))
+}
+
+impl Directions {
+    /// Moves as many bytes as possible now. Returns true if both directions have ended.
+    pub(crate) fn run(
+        &mut self,
+        ends: &mut Ends,
+        scratch: &RefCell<Vec<u8>>,
+        cx: &mut Context<'_>,
+    ) -> io::Result<bool> {
+        let Ends { a, b, .. } = ends;
+        let mut again = self.up.run(a, b, scratch, cx)?;
+        again |= self.down.run(b, a, scratch, cx)?;
+        if self.up.is_done() && self.down.is_done() {
+            return Ok(true);
+        }
+        if again {
+            cx.waker().wake_by_ref();
+        }
+        Ok(false)
+    }
+
+    /// Returns the number of reads and writes that moved bytes.
+    pub(crate) fn moves(&self) -> u64 {
+        self.up.moves + self.down.moves
+    }
+
+    fn bytes(&self) -> u64 {
+        self.up.bytes + self.down.bytes
+    }
+
+    /// Returns the bytes that were read.
+    pub(crate) fn moved(&self) -> Moved {
+        Moved { from_client: self.up.bytes, to_client: self.down.bytes }
+    }
+
+    /// Returns true if both directions are open, and all bytes that were read are written.
+    pub(crate) fn is_even(&self) -> bool {
+        [&self.up, &self.down].iter().all(|way| matches!(way.state, State::Open) && way.start >= way.rest.len())
+    }
+
+    /// Returns true if all bytes that were read, and the ends of streams, are passed on.
+    pub(crate) fn is_settled(&self) -> bool {
+        [&self.up, &self.down].iter().all(|way| !matches!(way.state, State::Ended) && way.start >= way.rest.len())
+    }
+
+    /// Returns which streams have ended: the client's, the server's.
+    pub(crate) fn ended(&self) -> [bool; 2] {
+        [self.up.is_done(), self.down.is_done()]
+    }
 }
 
 /// Moving bytes does not reset the timer. It checks once per period whether any moved.
@@ -114,12 +194,11 @@ fn poll_idle(
     period: Duration,
     moves: u64,
     seen: &mut u64,
-) -> Poll<io::Result<()>> {
+) -> Poll<io::Result<Option<Box<Flow>>>> {
     loop {
         ready!(timer.as_mut().poll(cx));
         if moves == *seen {
-            let message = format!("nothing moved for {period:?}");
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)));
+            return Poll::Ready(Err(idle_for(period)));
         }
         *seen = moves;
         timer.as_mut().reset(Instant::now() + period);

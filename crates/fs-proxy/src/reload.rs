@@ -160,8 +160,11 @@ impl Reloader {
 
     /// Reads the file in another thread: names are looked up, which takes as long as name servers do.
     fn read(&self) -> JoinHandle<Read> {
-        let file = self.file.clone();
-        tokio::task::spawn_blocking(move || Config::load(&file))
+        let (file, stack) = (self.file.clone(), self.stack);
+        tokio::task::spawn_blocking(move || {
+            let config = Config::load(&file)?;
+            config.check_stack(&file, stack).map(|()| config)
+        })
     }
 
     async fn on_read(&mut self, read: Result<Read, JoinError>, orders: &watch::Sender<Order>, answers: &mut Answers) {

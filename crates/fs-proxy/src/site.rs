@@ -11,6 +11,7 @@ use crate::odd::options::serve_options;
 use crate::relay::{BUFFER, Moved};
 use crate::reload::Generation;
 use crate::routes::{Route, Routes};
+use crate::splice;
 use crate::stats::{self, Answer, CoreStats, ListenerStats, ServerIndex, Stats};
 use crate::tls;
 use crate::upstream::{Server, Upstream};
@@ -59,6 +60,8 @@ pub(crate) struct ListenerSite {
     pub(crate) accept_proxy: bool,
     pub(crate) request_edits: Option<Edits>,
     pub(crate) response_edits: Option<Edits>,
+    /// Its connections may leave user space.
+    pub(crate) splice: Option<Rc<fs_splice::Table>>,
     is_lean: bool,
     trusted_proxies: Vec<Network>,
 }
@@ -98,6 +101,7 @@ impl Site {
                 accept_proxy: listener.accept_proxy,
                 request_edits: Edits::new(&listener.request_headers),
                 response_edits: Edits::new(&listener.response_headers),
+                splice: listener.splices().then(splice::table).flatten(),
                 is_lean: config.lean && !config.upstreams_of(listener).any(|number| config.upstreams[number].http2),
                 trusted_proxies: listener.trusted_proxies.clone(),
             });

@@ -39,6 +39,12 @@ pub(crate) struct ListenerStats {
     pub(crate) refused: Counter,
     /// Connections that ended with an error.
     pub(crate) failed: Counter,
+    /// Connections that have left user space.
+    pub(crate) splices: Counter,
+    /// Those that are open now.
+    pub(crate) spliced: Counter,
+    /// Connections that stay in user space although the listener splices.
+    pub(crate) splices_refused: Counter,
     /// Completed TLS handshakes.
     pub(crate) handshakes: Counter,
     /// Failed TLS handshakes: no TLS, nothing in common, too slow, broken off. Without clients that

@@ -21,6 +21,9 @@ pub(crate) struct ListenerStatus {
     pub(crate) open: u64,
     pub(crate) accepted: u64,
     pub(crate) failed: u64,
+    /// Connections that have left user space, open now.
+    #[serde(default)]
+    pub(crate) spliced: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) answers: AnswersStatus,
@@ -93,6 +96,7 @@ impl Status {
                 open: sum(&mut cores().map(|core| &core.open)),
                 accepted: sum(&mut cores().map(|core| &core.accepted)),
                 failed: sum(&mut cores().map(|core| &core.failed)),
+                spliced: sum(&mut cores().map(|core| &core.spliced)),
                 bytes_in: sum(&mut cores().map(|core| &core.bytes_in)),
                 bytes_out: sum(&mut cores().map(|core| &core.bytes_out)),
                 answers: AnswersStatus::of(cores().map(|core| &core.answers)),
@@ -136,12 +140,14 @@ impl Status {
         };
         let heads = ["answers", "2xx, 3xx", "4xx", "5xx"].map(|head| format!("{head}{unit}"));
         let heads = || heads.iter().cloned().chain(["mean ms".to_owned()]);
-        let mut listeners =
-            Table::new(["listener", "mode", "open", "accepted"].map(str::to_owned).into_iter().chain(heads()));
+        let mut listeners = Table::new(
+            ["listener", "mode", "open", "spliced", "accepted"].map(str::to_owned).into_iter().chain(heads()),
+        );
         for listener in &self.listeners {
             let old = before.and_then(|(before, _)| before.listeners.iter().find(|old| old.name == listener.name));
             let accepted = listener.accepted.saturating_sub(old.map_or(0, |old| old.accepted));
-            let row = [listener.name.clone(), listener.mode.clone(), listener.open.to_string(), rate(accepted)];
+            let [open, spliced] = [listener.open, listener.spliced].map(|number| number.to_string());
+            let row = [listener.name.clone(), listener.mode.clone(), open, spliced, rate(accepted)];
             let answers = answers(&listener.answers, old.map(|old| &old.answers));
             listeners.rows.push(row.into_iter().chain(answers).collect());
         }

@@ -2,9 +2,11 @@
 
 use crate::clients::{Busy, Connection};
 use crate::refusal::Refusal;
-use crate::relay::{End, Shared, relay};
+use crate::relay::{End, Shared};
 use crate::routes::{self, Routes};
 use crate::site::Site;
+use crate::splice::Candidate;
+use crate::spliced;
 use crate::upstream::{Pick, Upstream};
 use crate::{client_hello, proxy_protocol};
 use fs_stacks::Stream;
@@ -95,6 +97,7 @@ pub(crate) async fn serve(
         idle: site.config.timeouts.idle,
         bytes_in: &stats.bytes_in,
         bytes_out: &stats.bytes_out,
+        splice: Candidate::new(site.listeners[listener].splice.as_ref(), stats, peer),
     };
     let read = first.len() as u64;
     if let Some(version) = upstream.send_proxy {
@@ -105,7 +108,7 @@ pub(crate) async fn serve(
     stats.bytes_in.add(read);
     let ends = (End { stream: client, first: Vec::new() }, End { stream: server, first });
     // In a box, so that the task is not as large while it connects.
-    let (mut moved, result) = Box::pin(relay(ends.0, ends.1, shared)).await;
+    let (mut moved, result) = Box::pin(spliced::relay(ends.0, ends.1, shared)).await;
     moved.from_client += read;
     let outcome = match &result {
         Ok(()) => "ok".to_owned(),

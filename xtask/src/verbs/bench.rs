@@ -6,10 +6,10 @@ use crate::tools::{build, cargo, date, install, is_root, release, succeeds};
 use std::process::Command;
 
 /// Parts that need a lab, by the program that runs them.
-const VETH: [&str; 6] = ["raw", "short", "latency", "bulk", "proxy", "bodies"];
+const VETH: [&str; 7] = ["raw", "short", "latency", "bulk", "proxy", "bodies", "splice"];
 /// Parts of programs that share a device or have none.
 const SHARED: [&str; 5] = ["broker", "fair", "killed", "loopback", "accept"];
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     "memory",
     "veth",
     "unmodified",
@@ -21,6 +21,7 @@ const PARTS: [&str; 17] = [
     "bulk",
     "proxy",
     "bodies",
+    "splice",
     "flood",
     "broker",
     "fair",
@@ -31,13 +32,14 @@ const PARTS: [&str; 17] = [
 /// The default parts: all but `grid`, which takes ten minutes, and `shared`, which takes five.
 const DEFAULT: [&str; 3] = ["memory", "veth", "unmodified"];
 /// Result files of a full run.
-const KEPT: [&str; 18] = [
+const KEPT: [&str; 19] = [
     "raw",
     "short",
     "latency",
     "bulk",
     "proxy",
     "bodies",
+    "splice",
     "syn_flood",
     "pair",
     "redis",
@@ -65,7 +67,7 @@ pub(crate) struct BenchOptions {
     #[arg(long)]
     dry_run: bool,
     /// The parts to measure; by default memory, veth and unmodified. `veth` is raw, short, latency,
-    /// bulk, proxy, bodies and flood. `grid` takes ten minutes
+    /// bulk, proxy, bodies, splice and flood. `grid` takes ten minutes
     #[arg(value_name = "PART", value_parser = PARTS)]
     parts: Vec<String>,
 }

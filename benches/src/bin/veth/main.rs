@@ -11,19 +11,21 @@ mod latency;
 mod proxy;
 mod raw;
 mod short;
+mod splice;
 
 use anyhow::Result;
 use fs_benches::parts::{self, Part, Plan};
 use fs_tests::{Lab, Stack};
 use std::process::ExitCode;
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("raw", raw::run),
     ("short", short::run),
     ("latency", latency::run),
     ("bulk", bulk::run),
     ("proxy", proxy::run),
     ("bodies", bodies::run),
+    ("splice", splice::run),
 ];
 
 const ABOUT: &str = "Measures fastsock and the kernel over a pair of veth devices, in turns.";

@@ -46,6 +46,7 @@ impl Config {
                     return Err((at, format!("no upstream is named `{}`", name.get_ref())));
                 };
                 check_use(&self.upstreams[upstream], listener)?;
+                check_splice(&self.upstreams[upstream], listener)?;
             }
             if self.is_loop(listener) {
                 let message = "its upstream leads back to this listener: a request would go round for ever";
@@ -171,6 +172,28 @@ fn check_use(upstream: &UpstreamConfig, listener: &ListenerConfig) -> Result<(),
              servers get X-Forwarded-For instead"
         );
         return Err((Some(version.span().start), message));
+    }
+    Ok(())
+}
+
+/// Checks that packets of a listener's connections may go from one to the other.
+fn check_splice(upstream: &UpstreamConfig, listener: &ListenerConfig) -> Result<(), Finding> {
+    let Some(splice) = listener.splice.as_ref().filter(|_| listener.splices()) else { return Ok(()) };
+    let at = Some(splice.span().start);
+    if listener.mode == Mode::Http {
+        let message = "`splice` needs mode = \"tcp\": with mode = \"http\" the proxy reads each request; remove it";
+        return Err((at, message.into()));
+    }
+    if listener.tls.is_some() {
+        let message = "`splice` is not possible with `tls`: the proxy decrypts each byte; remove one of the two, or \
+                       route by `hosts` without `tls`, so that the server ends TLS";
+        return Err((at, message.into()));
+    }
+    if upstream.tls.is_some() {
+        let name = upstream.name.get_ref();
+        let message =
+            format!("`splice` is not possible with upstream `{name}`, which has `tls`: remove one of the two");
+        return Err((at, message));
     }
     Ok(())
 }

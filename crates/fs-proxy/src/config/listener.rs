@@ -17,6 +17,15 @@ pub(crate) enum Mode {
     Http,
 }
 
+/// Which connections of a listener leave user space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Splice {
+    Off,
+    /// Those that last, where that is possible.
+    Auto,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListenerConfig {
@@ -41,6 +50,8 @@ pub(crate) struct ListenerConfig {
     #[serde(default)]
     pub(crate) response_headers: EditsConfig,
     pub(super) tls: Option<Spanned<TlsConfig>>,
+    /// Which connections leave user space.
+    pub(super) splice: Option<Spanned<Splice>>,
     /// The configuration of `tls`, after its files have been read.
     #[serde(skip)]
     pub(crate) handshake: Option<tls::Config>,
@@ -84,6 +95,11 @@ impl TlsConfig {
 impl ListenerConfig {
     pub(crate) fn name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.address.get_ref().to_string())
+    }
+
+    /// Returns true if connections leave user space where that is possible.
+    pub(crate) fn splices(&self) -> bool {
+        self.splice.as_ref().is_some_and(|splice| *splice.get_ref() == Splice::Auto)
     }
 
     /// Returns the names of all upstreams that its requests may go to.

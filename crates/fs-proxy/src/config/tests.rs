@@ -254,6 +254,33 @@ fn limits_are_checked() {
     wrong("[timeouts]", "[limits]\nclient_requests = 0\n[timeouts]", 6, "0");
 }
 
+#[test]
+fn splice_is_refused_where_the_proxy_needs_the_bytes() {
+    let text = |mode: &str, listener: &str, upstream: &str| {
+        format!(
+            "[[listener]]\naddress = '127.0.0.1:80'\nmode = '{mode}'\nupstream = 'u'\nsplice = 'auto'\n{listener}\n\
+             [[upstream]]\nname = 'u'\nservers = ['10.0.0.1:80']\n{upstream}\n"
+        )
+    };
+    let config = load(&text("tcp", "accept_proxy = true", "send_proxy = 'v2'")).unwrap();
+    assert!(config.listeners[0].splices());
+    let file = Path::new("x.toml");
+    config.check_stack(file, StackKind::Kernel).unwrap();
+    let error = config.check_stack(file, StackKind::Fastsock).unwrap_err().to_string();
+    assert!(error.starts_with("x.toml, line 5: `splice` needs --stack kernel"), "{error}");
+    for (mode, listener, upstream, word) in [
+        ("http", "", "", "mode = \"tcp\""),
+        ("tcp", "tls = { certificate = 'a', key = 'b' }", "", "`tls`"),
+        ("tcp", "", "tls = {}", "upstream `u`"),
+    ] {
+        let error = load(&text(mode, listener, upstream)).unwrap_err();
+        assert!(error.contains("line 5") && error.contains("`splice`") && error.contains(word), "{error}");
+        // Off, it is nothing.
+        let off = load(&text(mode, listener, upstream).replace("'auto'", "'off'"));
+        assert!(off.is_ok() || listener.contains("certificate"), "{off:?}");
+    }
+}
+
 /// The tables of docs/PROXY.md list every key, and no other.
 #[test]
 fn documentation_lists_every_key() {

@@ -1,7 +1,9 @@
 //! After a 101 (RFC 9110 7.8) both sides speak another protocol, and the proxy only relays.
 
 use super::client::Client;
-use crate::relay::{End, Moved, Shared, relay};
+use crate::relay::{End, Moved, Shared};
+use crate::splice::Candidate;
+use crate::spliced;
 use bytes::Bytes;
 use fs_stacks::Stream;
 use tokio::time::timeout;
@@ -27,6 +29,7 @@ pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
         idle: site.config.timeouts.idle,
         bytes_in: &stats.bytes_in,
         bytes_out: &stats.bytes_out,
+        splice: Candidate::none(),
     };
     // Bytes of the tunnel that hyper had read already.
     let (first_in, first_out) = (early.len() as u64, parts.read_buf.len() as u64);
@@ -34,7 +37,7 @@ pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
     stats.bytes_out.add(first_out);
     let server = End { stream: parts.io.into_inner(), first: early.to_vec() };
     let to_client = End { stream, first: parts.read_buf.to_vec() };
-    let (moved, result) = Box::pin(relay(to_client, server, shared)).await;
+    let (moved, result) = Box::pin(spliced::relay(to_client, server, shared)).await;
     if let Some((exchange, _)) = &mut exchange {
         let Moved { from_client, to_client } = moved;
         let moved = Moved { from_client: from_client + first_in, to_client: to_client + first_out };

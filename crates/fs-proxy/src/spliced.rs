@@ -1,0 +1,192 @@
+//! A relay that may leave user space, and what is left of it here then: its limits, its counters and
+//! its end.
+
+use crate::relay::{self, Directions, End, Ends, Moved, Outcome, Shared, evicted, idle_for};
+use fs_splice::{Flow, Look};
+use fs_stacks::Stream;
+use rustix::net::sockopt::set_socket_linger;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsFd;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Time in which the sockets of a spliced flow are still read. A packet that the program has let
+/// pass may be on its way to its socket, on another CPU. Shorter: it meets no socket, and the kernel
+/// resets the connection. Longer: two more descriptors for that time.
+const LATE: Duration = Duration::from_millis(100);
+/// Shortest and longest time between two looks at a flow. Longer: the end of a flow, its bytes and
+/// its idle time are known later; above 500 ms a busy flow could be taken for an idle one. Shorter: a
+/// look costs about 2 µs.
+const LOOK_FIRST: Duration = Duration::from_millis(25);
+const LOOK_LAST: Duration = Duration::from_millis(400);
+/// Idle time of a flow after a RST or SYN that its other peer may not have accepted. Longer: the
+/// addresses are in use for that time. Shorter: a forged packet ends a flow that pauses.
+const DOUBTFUL: Duration = Duration::from_secs(10);
+
+/// Relays like [`relay::relay`], in user space or outside of it.
+pub(crate) async fn relay(client: End, server: End, mut shared: Shared<'_>) -> (Moved, io::Result<()>) {
+    match relay::relay(client, server, &mut shared).await {
+        Outcome::Over(moved, result) => (moved, result),
+        Outcome::Spliced(flow, ends, both) => {
+            // In a box: most relays stay.
+            Box::pin(Spliced { ends: Some(ends), flow, both, counted: Moved::default() }.run(&shared)).await
+        }
+    }
+}
+
+struct Spliced {
+    /// The sockets, until nothing that they have sent must be repeated. Dropped before the flow, whose
+    /// resets need the addresses.
+    ends: Option<Ends>,
+    flow: Box<Flow>,
+    both: Directions,
+    counted: Moved,
+}
+
+/// The peers know that the flow is over, and how.
+type Over = io::Result<()>;
+
+impl Spliced {
+    /// Waits until the flow is over, or ends it.
+    async fn run(mut self, shared: &Shared<'_>) -> (Moved, io::Result<()>) {
+        let open = shared.splice.open();
+        let result = match self.late(shared).await {
+            Ok(Some(over)) => Ok(over),
+            Ok(None) => self.watch(shared).await,
+            Err(error) => Err(error),
+        };
+        drop(open);
+        let moved = self.counted;
+        let result = match result {
+            Ok(over) => {
+                let Self { ends, flow, .. } = self;
+                // First: packets for the sockets must reach them.
+                flow.close();
+                if let Some(mut ends) = ends {
+                    ends.is_whole = true;
+                }
+                over
+            }
+            // Both peers get a RST when the flow is dropped.
+            Err(error) => Err(error),
+        };
+        (moved, result)
+    }
+
+    /// Relays what the sockets still get. Returns how the flow has ended, if both streams end here.
+    async fn late(&mut self, shared: &Shared<'_>) -> io::Result<Option<Over>> {
+        let Self { ends: Some(ends), both, .. } = self else { return Ok(None) };
+        let mut timer = std::pin::pin!(sleep(LATE));
+        let (mut moves, mut last) = (both.moves(), Instant::now());
+        let is_over = poll_fn(|cx| {
+            if both.run(ends, shared.scratch, cx)? {
+                return Poll::Ready(Ok(true));
+            }
+            if shared.connection.poll_leaving(cx).is_ready() {
+                return Poll::Ready(Err(evicted()));
+            }
+            while timer.as_mut().poll(cx).is_ready() {
+                if both.is_settled() {
+                    return Poll::Ready(Ok(false));
+                }
+                if std::mem::replace(&mut moves, both.moves()) != both.moves() {
+                    last = Instant::now();
+                }
+                if last.elapsed() > shared.idle {
+                    return Poll::Ready(Err(idle_for(shared.idle)));
+                }
+                timer.as_mut().reset(Instant::now() + LATE);
+            }
+            Poll::Pending
+        })
+        .await?;
+        let ended = both.ended();
+        self.count(shared, [0; 2]);
+        if is_over {
+            if let Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) = &self.ends {
+                // What they have not sent yet they send as usual.
+                set_socket_linger(client, None)?;
+                set_socket_linger(server, None)?;
+            }
+            return Ok(Some(Ok(())));
+        }
+        if let Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) = &self.ends {
+            self.flow.settle(client.as_fd(), server.as_fd(), ended)?;
+        }
+        Ok(None)
+    }
+
+    /// Looks at the flow until it is over.
+    async fn watch(&mut self, shared: &Shared<'_>) -> io::Result<Over> {
+        let mut pause = LOOK_FIRST;
+        let mut before: Option<Look> = None;
+        let (mut last_move, mut last_packet) = (Instant::now(), Instant::now());
+        loop {
+            let look = self.flow.look();
+            self.count(shared, look.moved);
+            if before.is_none_or(|before| before.moved != look.moved) {
+                last_move = Instant::now();
+                shared.connection.moved();
+            }
+            let is_quiet = before.is_some_and(|before| before.packets == look.packets);
+            if !is_quiet {
+                last_packet = Instant::now();
+            }
+            before = Some(look);
+            match look {
+                Look { is_replaced: true, .. } => return self.release_all(Ok(())),
+                // Packets may be repeated until their sender knows that they have arrived.
+                Look { is_closed: true, .. } if is_quiet => return self.release_all(Ok(())),
+                // Also after the end: a late packet meets no connection.
+                Look { is_reset: true, is_closed: false, .. } if is_quiet => return self.release_all(Err(reset())),
+                Look { is_doubtful: true, .. } if last_packet.elapsed() >= DOUBTFUL => return Err(reset()),
+                _ if last_move.elapsed() >= shared.idle => return Err(idle_for(shared.idle)),
+                Look { drained: true, .. } => self.release()?,
+                _ => {}
+            }
+            tokio::select! {
+                biased;
+                () = shared.connection.leaving() => return Err(evicted()),
+                () = sleep(pause) => pause = (pause * 2).min(LOOK_LAST),
+            }
+        }
+    }
+
+    /// Counts what was relayed here, and `moved` by the program: to the client, to the server.
+    fn count(&mut self, shared: &Shared<'_>, [to_client, to_server]: [u64; 2]) {
+        let Moved { from_client, to_client: here } = self.both.moved();
+        let now = Moved { from_client: from_client + to_server, to_client: here + to_client };
+        shared.bytes_in.add(now.from_client.saturating_sub(self.counted.from_client));
+        shared.bytes_out.add(now.to_client.saturating_sub(self.counted.to_client));
+        self.counted = now;
+    }
+
+    /// Drops the sockets of a flow that is over, without a packet.
+    fn release_all(&mut self, over: Over) -> io::Result<Over> {
+        self.silence()?;
+        Ok(over)
+    }
+
+    /// Gives the sockets up, whose peers have acknowledged all that they have sent.
+    fn release(&mut self) -> io::Result<()> {
+        if self.ends.is_none() {
+            return Ok(());
+        }
+        self.silence()?;
+        self.flow.hold()
+    }
+
+    fn silence(&mut self) -> io::Result<()> {
+        if let Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) = &self.ends {
+            self.flow.silence(client.as_fd(), server.as_fd())?;
+        }
+        self.ends = None;
+        Ok(())
+    }
+}
+
+fn reset() -> io::Error {
+    io::ErrorKind::ConnectionReset.into()
+}

@@ -1,0 +1,415 @@
+//! Spliced flows between namespaces: each byte arrives once and in order, before, while and after a
+//! flow leaves user space.
+
+mod common;
+#[path = "splice/lab.rs"]
+mod lab;
+
+use fs_stacks::sys::send_signal;
+use fs_stacks::testing::{Signal, eventually};
+use lab::{Lab, Proxy};
+use rustix::net::sockopt::set_socket_linger;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const BLOCK: usize = 64 << 10;
+/// Turns after which a flow is spliced, with some to spare.
+const TURNS: usize = 40;
+
+/// Bytes that follow from a seed.
+fn stream(seed: u64) -> impl FnMut(usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    move |length| {
+        let mut bytes = vec![0; length];
+        random.fill(&mut bytes);
+        bytes
+    }
+}
+
+fn send(to: &mut TcpStream, seed: u64, mut length: usize) -> std::io::Result<()> {
+    let mut next = stream(seed);
+    while length > 0 {
+        let block = length.min(BLOCK);
+        to.write_all(&next(block))?;
+        length -= block;
+    }
+    Ok(())
+}
+
+/// Reads as many bytes, and returns an error unless they are those of the seed.
+fn receive(from: &mut TcpStream, seed: u64, mut length: usize) -> std::io::Result<()> {
+    let (mut next, mut bytes) = (stream(seed), vec![0; BLOCK]);
+    while length > 0 {
+        let block = length.min(BLOCK);
+        from.read_exact(&mut bytes[..block])?;
+        if bytes[..block] != next(block) {
+            return Err(std::io::Error::other(format!("other bytes, {length} before the end")));
+        }
+        length -= block;
+    }
+    Ok(())
+}
+
+/// A server that gets a seed and two lengths, then as many bytes, and sends as many. The highest
+/// seed asks for the end.
+fn exchange_server(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut head = [0; 24];
+    while stream.read_exact(&mut head).is_ok() {
+        let [seed, up, down] = [0, 8, 16].map(|at| u64::from_be_bytes(head[at..at + 8].try_into().unwrap()) as usize);
+        if seed == usize::MAX {
+            // The client asks for the end.
+            return Ok(());
+        }
+        receive(&mut stream, seed as u64, up).inspect_err(|error| eprintln!("server, {up} bytes: {error}"))?;
+        send(&mut stream, seed as u64 + 1, down)?;
+    }
+    Ok(())
+}
+
+/// One turn with that server.
+fn turn(stream: &mut TcpStream, seed: u64, up: usize, down: usize) {
+    let head = [seed, up as u64, down as u64].map(u64::to_be_bytes).concat();
+    stream.write_all(&head).unwrap();
+    send(stream, seed, up).unwrap();
+    receive(stream, seed + 1, down).unwrap_or_else(|error| panic!("seed {seed}, {up} up, {down} down: {error}"));
+}
+
+fn turns(stream: &mut TcpStream, number: usize) {
+    (0..number).for_each(|number| turn(stream, number as u64, 10, 20));
+}
+
+/// Turns of many lengths.
+fn many_turns(mut stream: TcpStream, seed: u64, rounds: usize) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    for round in 0..rounds {
+        let mut length = |limit: usize| match random.usize(..8) {
+            0 => 0,
+            1 => 1,
+            2..=4 => random.usize(..2000),
+            5 | 6 => random.usize(..100_000),
+            _ => random.usize(..limit),
+        };
+        let (up, down) = (length(1_000_000), length(2_000_000));
+        turn(&mut stream, seed * 1_000_000 + round as u64 * 2, up, down);
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+/// Many flows at once.
+fn many_flows(lab: &Lab, proxy: &Proxy, flows: u64, rounds: usize) {
+    let clients: Vec<_> = (1..=flows)
+        .map(|seed| {
+            let stream = lab.connect(proxy.addr());
+            std::thread::spawn(move || many_turns(stream, seed, rounds))
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+}
+
+/// Returns a client's and a server's end of a spliced flow, of a server that passes its connections
+/// to the test after some turns.
+fn spliced(lab: &Lab, top: &str) -> (Proxy, TcpStream, TcpStream) {
+    let (sender, receiver) = channel();
+    let server = lab.serve(false, move |mut stream| {
+        stream.set_read_timeout(Some(fs_stacks::testing::PATIENCE))?;
+        for _ in 0..TURNS {
+            stream.read_exact(&mut [0; 10])?;
+            stream.write_all(&[2; 20])?;
+        }
+        sender.send(stream).map_err(std::io::Error::other)
+    });
+    let proxy = lab.proxy(server, top, "");
+    let mut client = lab.connect(proxy.addr());
+    for _ in 0..TURNS {
+        client.write_all(&[1; 10]).unwrap();
+        client.read_exact(&mut [0; 20]).unwrap();
+    }
+    let server = receiver.recv().unwrap();
+    eventually("the flow is spliced", || lab.metric(&proxy, "connections_spliced_open") == 1);
+    (proxy, client, server)
+}
+
+fn is_reset(stream: &mut TcpStream) -> bool {
+    stream.read_exact(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
+}
+
+#[test]
+fn bodies_are_whole_while_flows_leave() {
+    for v6 in [false, true] {
+        let Some(lab) = Lab::up() else { return };
+        let proxy = lab.proxy(lab.serve(v6, exchange_server), "", "");
+        many_flows(&lab, &proxy, 16, 40);
+        assert_eq!(lab.metric(&proxy, "connections_spliced_total"), 16);
+        eventually("all are closed", || lab.metric(&proxy, "connections_open") == 0);
+        assert_eq!(lab.metric(&proxy, "connections_spliced_open"), 0);
+        assert_eq!(lab.metric(&proxy, "connections_failed_total"), 0);
+    }
+}
+
+#[test]
+fn bodies_are_whole_over_links_that_lose_packets() {
+    for (client, host, server) in [(50, 0, 50), (0, 30, 0), (20, 0, 0)] {
+        let Some(lab) = Lab::up() else { return };
+        for (role, one_in) in [("client", client), ("host", host), ("server", server)] {
+            if one_in > 0 {
+                lab.lose(role, one_in);
+            }
+        }
+        let proxy = lab.proxy(lab.serve(false, exchange_server), "", "");
+        many_flows(&lab, &proxy, 8, 30);
+        assert!(lab.metric(&proxy, "connections_spliced_total") > 0);
+    }
+}
+
+#[test]
+fn window_scales_and_options_may_differ_or_lack() {
+    for (client, server) in [
+        ("net/ipv4/tcp_rmem=4096 30000 60000", "net/ipv4/tcp_rmem=4096 131072 33554432"),
+        ("net/ipv4/tcp_rmem=4096 131072 33554432", "net/ipv4/tcp_rmem=4096 30000 60000"),
+        ("net/ipv4/tcp_window_scaling=0", "net/ipv4/tcp_window_scaling=1"),
+        ("net/ipv4/tcp_timestamps=0", "net/ipv4/tcp_timestamps=0"),
+        ("net/ipv4/tcp_sack=0", "net/ipv4/tcp_sack=0"),
+    ] {
+        let Some(lab) = Lab::up() else { return };
+        lab.set("client", client);
+        lab.set("server", server);
+        lab.lose("client", 200);
+        let proxy = lab.proxy(lab.serve(false, exchange_server), "", "");
+        many_flows(&lab, &proxy, 4, 30);
+        assert!(lab.metric(&proxy, "connections_spliced_total") > 0, "{client}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_stays_in_user_space() {
+    let server_mtu = |lab: &Lab| lab.ip("server", "link set server0 mtu 1400");
+    type Setting<'a> = (&'a str, &'a dyn Fn(&Lab));
+    let settings: [Setting<'_>; 5] = [
+        ("only one connection has timestamps", &|lab| lab.set("client", "net/ipv4/tcp_timestamps=0")),
+        ("only one connection has selective", &|lab| lab.set("server", "net/ipv4/tcp_sack=0")),
+        ("segments of one connection may have", &server_mtu),
+        ("has ECN", &|lab| lab.set("client", "net/ipv4/tcp_ecn=1")),
+        // The server sees another port than that of the proxy's socket: none of the kernel's own choice.
+        ("packets do not come", &|lab| {
+            lab.exec("host", "nft add table ip nat");
+            lab.exec("host", "nft add chain ip nat out { type nat hook postrouting priority 100 ; }");
+            lab.exec("host", "nft add rule ip nat out oifname back0 meta l4proto tcp masquerade to :20000-30000");
+        }),
+    ];
+    for (why, set) in settings {
+        let Some(lab) = Lab::up() else { return };
+        set(&lab);
+        let proxy = lab.proxy(lab.serve(false, exchange_server), "", "");
+        let mut client = lab.connect(proxy.addr());
+        turns(&mut client, 2000);
+        assert_eq!(lab.metric(&proxy, "connections_spliced_total"), 0, "{why}");
+        assert_eq!(lab.metric(&proxy, "splices_refused_total"), 1, "{why}");
+        many_turns(client, 5, 5);
+    }
+}
+
+#[test]
+fn half_closes_pass_and_the_log_has_each_byte() {
+    let Some(lab) = Lab::up() else { return };
+    let log = common::temp_path("splice-log");
+    let (proxy, mut client, mut server) = spliced(&lab, &format!("access_log = {log:?}"));
+    client.write_all(&[3; 100_000]).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    server.read_to_end(&mut all).unwrap();
+    assert_eq!(all, [3; 100_000]);
+    // One direction is closed, the other one moves.
+    server.write_all(&[4; 200_000]).unwrap();
+    drop(server);
+    all.clear();
+    client.read_to_end(&mut all).unwrap();
+    assert_eq!(all, [4; 200_000]);
+    eventually("it is closed", || lab.metric(&proxy, "connections_open") == 0);
+    let line = format!("in={} out={} ", TURNS * 10 + 100_000, TURNS * 20 + 200_000);
+    eventually("the line is in the log", || !std::fs::read_to_string(&log).unwrap().is_empty());
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains(&line) && text.ends_with("\"ok\"\n"), "{text}");
+    assert_eq!(lab.metric(&proxy, "bytes_in_total"), TURNS as u64 * 10 + 100_000);
+    assert_eq!(lab.metric(&proxy, "bytes_out_total"), TURNS as u64 * 20 + 200_000);
+    std::fs::remove_file(&log).unwrap();
+}
+
+#[test]
+fn resets_pass_in_both_directions() {
+    for from_server in [false, true] {
+        let Some(lab) = Lab::up() else { return };
+        let (proxy, client, server) = spliced(&lab, "");
+        let (from, mut to) = if from_server { (server, client) } else { (client, server) };
+        // Unread bytes turn the close into a reset.
+        to.write_all(&[1; 10]).unwrap();
+        from.peek(&mut [0]).unwrap();
+        drop(from);
+        assert!(is_reset(&mut to));
+        eventually("it is closed", || lab.metric(&proxy, "connections_open") == 0);
+        assert_eq!(lab.metric(&proxy, "connections_failed_total"), 1);
+    }
+}
+
+#[test]
+fn idle_flows_are_reset_at_both_ends() {
+    let Some(lab) = Lab::up() else { return };
+    let (proxy, mut client, mut server) = spliced(&lab, "timeouts = { idle = \"2s\" }");
+    assert!(is_reset(&mut client) && is_reset(&mut server));
+    eventually("it is closed", || lab.metric(&proxy, "connections_open") == 0);
+    assert_eq!(lab.metric(&proxy, "connections_failed_total"), 1);
+}
+
+#[test]
+fn stop_waits_for_flows_and_resets_the_rest() {
+    let Some(lab) = Lab::up() else { return };
+    let (mut proxy, mut client, mut server) = spliced(&lab, "timeouts = { drain = \"60s\" }");
+    proxy.program.terminate();
+    let addr = proxy.addr();
+    eventually("new ones are refused", || lab.within("client", move || TcpStream::connect(addr)).is_err());
+    client.write_all(&[5; 10]).unwrap();
+    server.read_exact(&mut [0; 10]).unwrap();
+    drop(server);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    drop(client);
+    assert!(proxy.program.wait().success());
+
+    let (mut proxy, mut client, mut server) = spliced(&lab, "timeouts = { drain = \"1s\" }");
+    proxy.program.terminate();
+    assert!(is_reset(&mut client) && is_reset(&mut server));
+    assert!(proxy.program.wait().success());
+}
+
+#[test]
+fn flows_go_on_through_a_reload_and_a_successor() {
+    let Some(lab) = Lab::up() else { return };
+    let (proxy, mut client, mut server) = spliced(&lab, "");
+    proxy.program.signal(Signal::HangUp);
+    proxy.program.says("is in use");
+    client.write_all(&[5; 10]).unwrap();
+    server.read_exact(&mut [0; 10]).unwrap();
+    proxy.program.signal(Signal::User2);
+    proxy.program.says("serves; this one ends");
+    let log = proxy.program.log();
+    let (before, _) = log.split_once(" serves; this one ends").unwrap();
+    let successor = before.rsplit(' ').next().unwrap().parse().unwrap();
+    server.write_all(&[6; 10]).unwrap();
+    client.read_exact(&mut [0; 10]).unwrap();
+    drop((client, server));
+    let mut proxy = proxy;
+    assert!(proxy.program.wait().success());
+    send_signal(successor, Signal::Terminate).unwrap();
+    let addr = proxy.addr();
+    eventually("it has ended", || lab.within("client", move || TcpStream::connect(addr)).is_err());
+}
+
+#[test]
+fn flows_end_with_a_process_that_is_killed() {
+    let Some(lab) = Lab::up() else { return };
+    let (proxy, mut client, mut server) = spliced(&lab, "");
+    drop(proxy);
+    // The kernel detaches the program a moment later. Then the next packet meets no connection.
+    for end in [&mut client, &mut server] {
+        end.set_nonblocking(true).unwrap();
+        eventually("it is reset", || {
+            let (sent, read) = (end.write(&[1]), end.read(&mut [0; 100]));
+            [sent, read]
+                .iter()
+                .any(|result| result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset))
+        });
+    }
+}
+
+#[test]
+fn ports_are_used_again() {
+    let Some(lab) = Lab::up() else { return };
+    let proxy = lab.proxy(lab.serve(false, exchange_server), "", "");
+    let to = proxy.addr();
+    for round in 0..8 {
+        let mut client = None;
+        // The client's own kernel may still wait for the last acknowledgment.
+        eventually("it connects", || {
+            client = lab.within("client", move || connect_from(4000, to)).ok();
+            client.is_some()
+        });
+        let mut client = client.unwrap();
+        turns(&mut client, TURNS);
+        eventually("it is spliced", || lab.metric(&proxy, "connections_spliced_total") == round + 1);
+        turn(&mut client, 7, 3000, 200_000);
+        // Neither end leaves TIME-WAIT at the client: the next connection comes at once.
+        if round % 2 == 0 {
+            set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        } else {
+            client.write_all(&[0xff; 24]).unwrap();
+            assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        }
+    }
+}
+
+/// Connects from a port, which may have been in use a moment ago.
+fn connect_from(port: u16, to: SocketAddr) -> rustix::io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddr::from(([10, 93, 1, 2], port)))?;
+    connect(&socket, &to)?;
+    Ok(TcpStream::from(socket))
+}
+
+#[test]
+fn errors_of_routers_reach_the_sender() {
+    for v6 in [false, true] {
+        let Some(lab) = Lab::up() else { return };
+        let proxy = lab.proxy(lab.serve(v6, exchange_server), "", "");
+        let mut client = lab.connect(proxy.addr());
+        turns(&mut client, TURNS);
+        eventually("it is spliced", || lab.metric(&proxy, "connections_spliced_open") == 1);
+        turn(&mut client, 7, 300_000, 300_000);
+        // From now on, long packets do not pass the router. It tells the proxy, which is their source.
+        lab.ip("router", "link set far0 mtu 1300");
+        turn(&mut client, 9, 3_000_000, 300_000);
+    }
+}
+
+#[test]
+fn conntrack_keeps_no_entry() {
+    let Some(lab) = Lab::up() else { return };
+    lab.exec("host", "nft add table inet filter");
+    lab.exec("host", "nft add chain inet filter in { type filter hook input priority 0 ; }");
+    lab.exec("host", "nft add rule inet filter in ct state established counter accept");
+    let tracked = |lab: &Lab| {
+        let read = || std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap();
+        lab.within("host", read).trim().parse::<u32>().unwrap()
+    };
+    let (sender, receiver) = channel();
+    let server = lab.serve(false, move |stream| {
+        sender.send(()).map_err(std::io::Error::other)?;
+        exchange_server(stream)
+    });
+    let proxy = lab.proxy(server, "", "");
+    let mut client = lab.connect(proxy.addr());
+    receiver.recv().unwrap();
+    assert_eq!(tracked(&lab), 2);
+    turns(&mut client, TURNS);
+    // The test's own questions about metrics are tracked too.
+    eventually("both are forgotten", || tracked(&lab) == 0);
+    turns(&mut client, TURNS);
+    assert_eq!(tracked(&lab), 0);
+    assert_eq!(lab.metric(&proxy, "connections_spliced_open"), 1);
+}
+
+#[test]
+fn limits_of_clients_count_spliced_flows() {
+    let Some(lab) = Lab::up() else { return };
+    let (proxy, client, server) = spliced(&lab, "limits = { client_connections = 1 }");
+    let addr = proxy.addr();
+    assert!(is_reset(&mut lab.connect(addr)));
+    drop((client, server));
+    eventually("the place is free", || {
+        let mut next = lab.connect(addr);
+        next.write_all(&[1; 10]).is_ok() && next.read_exact(&mut [0; 20]).is_ok()
+    });
+}

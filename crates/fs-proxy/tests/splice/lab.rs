@@ -1,0 +1,190 @@
+//! A client, a proxy, a router and a server, in namespaces of their own.
+//!
+//! ```text
+//! client0 10.93.1.2 ── front0 10.93.1.1 (host) back0 10.93.2.1 ── near0 10.93.2.2 (router) far0 10.93.3.1 ── server0 10.93.3.2
+//! ```
+//! In IPv6 the addresses are fd93:1::2 and so on.
+
+use crate::common::write_config;
+use fs_stacks::testing::{PATIENCE, Program};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+const ROLES: [&str; 4] = ["client", "host", "router", "server"];
+
+pub(crate) struct Lab {
+    name: String,
+}
+
+fn run(command: &str) {
+    let mut words = command.split(' ');
+    let mut process = Command::new(words.next().unwrap());
+    let output = process.args(words).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl Lab {
+    /// Returns `None` without root's rights.
+    pub(crate) fn up() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: needs root");
+            return None;
+        }
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let lab = Self { name: format!("fs-sp-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)) };
+        for role in ROLES {
+            run(&format!("ip netns add {}", lab.ns(role)));
+            lab.ip(role, "link set lo up");
+        }
+        for (net, (a, left), (b, right)) in [
+            (1, ("client", "client0"), ("host", "front0")),
+            (2, ("host", "back0"), ("router", "near0")),
+            (3, ("router", "far0"), ("server", "server0")),
+        ] {
+            let (one, other) = (lab.ns(a), lab.ns(b));
+            run(&format!("ip link add {left} netns {one} type veth peer name {right} netns {other}"));
+            // The host is .1 towards both sides.
+            let (first, second) = if net == 1 { (2, 1) } else { (1, 2) };
+            for (role, device, number) in [(a, left, first), (b, right, second)] {
+                lab.ip(role, &format!("addr add 10.93.{net}.{number}/24 dev {device}"));
+                lab.ip(role, &format!("addr add fd93:{net}::{number}/64 dev {device} nodad"));
+                lab.ip(role, &format!("link set {device} up"));
+            }
+        }
+        lab.set("router", "net/ipv4/ip_forward=1");
+        lab.set("router", "net/ipv6/conf/all/forwarding=1");
+        lab.ip("host", "route add 10.93.3.0/24 via 10.93.2.2");
+        lab.ip("host", "route add fd93:3::/64 via fd93:2::2");
+        lab.ip("server", "route add default via 10.93.3.1");
+        lab.ip("server", "route add default via fd93:3::1");
+        // Packets by a way that the routes do not expect are dropped.
+        lab.set("client", "net/ipv4/conf/all/rp_filter=1");
+        lab.set("server", "net/ipv4/conf/all/rp_filter=1");
+        Some(lab)
+    }
+
+    fn ns(&self, role: &str) -> String {
+        format!("{}-{role}", self.name)
+    }
+
+    pub(crate) fn ip(&self, role: &str, what: &str) {
+        run(&format!("ip -n {} {what}", self.ns(role)));
+    }
+
+    /// Runs a command in a namespace.
+    pub(crate) fn exec(&self, role: &str, command: &str) {
+        run(&format!("ip netns exec {} {command}", self.ns(role)));
+    }
+
+    /// Sets a value below /proc/sys of a namespace.
+    pub(crate) fn set(&self, role: &str, setting: &str) {
+        let (name, value) = setting.split_once('=').unwrap();
+        let (path, value) = (format!("/proc/sys/{name}"), value.to_owned());
+        self.within(role, move || std::fs::write(path, value).unwrap());
+    }
+
+    /// Drops one in `number` of the packets that a namespace receives.
+    pub(crate) fn lose(&self, role: &str, number: u32) {
+        self.exec(role, "nft add table inet lossy");
+        self.exec(role, "nft add chain inet lossy in { type filter hook input priority 0 ; }");
+        self.exec(role, &format!("nft add rule inet lossy in tcp sport != 0 numgen random mod {number} == 0 drop"));
+    }
+
+    /// Runs `work` in a thread in a namespace.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        role: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> thread::JoinHandle<T> {
+        let ns = std::fs::File::open(format!("/run/netns/{}", self.ns(role))).unwrap();
+        thread::spawn(move || {
+            move_into_link_name_space(ns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            work()
+        })
+    }
+
+    pub(crate) fn within<T: Send + 'static>(&self, role: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+        self.spawn(role, work).join().unwrap()
+    }
+
+    /// Starts a server, with a thread for each connection.
+    pub(crate) fn serve(
+        &self,
+        v6: bool,
+        serve: impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static,
+    ) -> SocketAddr {
+        let address = if v6 { "[fd93:3::2]:0" } else { "10.93.3.2:0" };
+        let listener = self.within("server", move || TcpListener::bind(address).unwrap());
+        let address = listener.local_addr().unwrap();
+        crate::common::serve(listener, serve);
+        address
+    }
+
+    /// Connects as a client.
+    pub(crate) fn connect(&self, to: SocketAddr) -> TcpStream {
+        let stream = self.within("client", move || TcpStream::connect(to)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// Starts the proxy in front of one server. `top` is added to the start of its configuration,
+    /// `listener` to the listener.
+    pub(crate) fn proxy(&self, server: SocketAddr, top: &str, listener: &str) -> Proxy {
+        let address = if server.is_ipv6() { "[fd93:1::1]:0" } else { "10.93.1.1:0" };
+        let config = write_config(&format!(
+            "metrics = \"127.0.0.1:0\"\n{top}\n[[listener]]\naddress = \"{address}\"\nmode = \"tcp\"\nupstream = \"u\"\n\
+             splice = \"auto\"\n{listener}\n[[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n"
+        ));
+        let arguments = ["netns", "exec", &self.ns("host"), crate::common::EXE, "--config", config.to_str().unwrap()];
+        Proxy { program: Program::start("ip", &arguments), config }
+    }
+
+    /// Returns a metric of the proxy's only listener.
+    pub(crate) fn metric(&self, proxy: &Proxy, name: &str) -> u64 {
+        let address = proxy.program.metrics.unwrap();
+        let text = self.within("host", move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        });
+        let name = format!("fs_proxy_{name}{{");
+        let line = text.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("no {name}: {text}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for role in ROLES {
+            // A test that failed early may not have made it.
+            let _ = Command::new("ip").args(["netns", "del", &self.ns(role)]).output();
+        }
+    }
+}
+
+pub(crate) struct Proxy {
+    pub(crate) program: Program,
+    pub(crate) config: PathBuf,
+}
+
+impl Proxy {
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.program.addrs[0]
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.config);
+    }
+}

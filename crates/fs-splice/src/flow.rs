@@ -1,0 +1,190 @@
+//! A spliced flow, from its first packet that is sent on to its end.
+
+use crate::address::Ends;
+use crate::entry::Entry;
+use crate::holder::{hold, reset};
+use crate::program::Table;
+use crate::sys::{Queue, Repair, queue_end, repair};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+/// The state of one of the two connections.
+#[derive(Debug)]
+pub struct Side {
+    ends: Ends,
+    /// The entry, as it was last read.
+    entry: Entry,
+    /// What was moved to this peer, without what the proxy has sent itself.
+    moved: u64,
+    /// This peer's FIN came by the proxy's socket.
+    fin_was_read: bool,
+}
+
+impl Side {
+    pub(crate) fn new(ends: Ends, entry: &Entry) -> Self {
+        Self { ends, entry: *entry, moved: 0, fin_was_read: false }
+    }
+
+    /// The bytes between the proxy's own and the highest acknowledgment.
+    fn beyond(&self) -> u32 {
+        let beyond = self.entry.acked.wrapping_sub(self.entry.own_end);
+        if beyond.cast_signed() > 0 { beyond } else { 0 }
+    }
+
+    /// Returns true if the other peer has acknowledged this one's FIN.
+    fn has_ended(&self, other: &Self) -> bool {
+        if self.fin_was_read {
+            return other.entry.drained;
+        }
+        self.entry.fin_end.is_some_and(|end| {
+            let end = end.wrapping_add(self.entry.seq_add);
+            other.entry.acked.wrapping_sub(end).cast_signed() >= 0
+        })
+    }
+}
+
+/// What has become of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Bytes moved by the program, acknowledged by their receiver: to the client, to the server.
+    pub moved: [u64; 2],
+    /// The peers have acknowledged everything that the proxy has sent itself.
+    pub drained: bool,
+    /// Changes with each packet.
+    pub packets: u32,
+    /// Both peers have closed.
+    pub is_closed: bool,
+    /// A peer has reset the connection.
+    pub is_reset: bool,
+    /// A packet says that the connection is over, but it may be forged.
+    pub is_doubtful: bool,
+    /// A new connection has the client's addresses.
+    pub is_replaced: bool,
+}
+
+/// A spliced flow. If it is dropped, both peers get a RST.
+#[derive(Debug)]
+pub struct Flow {
+    table: Rc<Table>,
+    id: u64,
+    /// The client's connection, and the server's.
+    sides: [Side; 2],
+    holder: Option<OwnedFd>,
+    is_over: bool,
+}
+
+impl Flow {
+    pub(crate) fn new(table: Rc<Table>, id: u64, sides: [Side; 2]) -> Self {
+        Self { table, id, sides, holder: None, is_over: false }
+    }
+
+    /// Tells it what the proxy has sent until now, after the last bytes were read from the sockets;
+    /// `ended`: client and server had ended their stream.
+    ///
+    /// # Errors
+    /// If a socket's state cannot be read.
+    pub fn settle(&mut self, client: BorrowedFd<'_>, server: BorrowedFd<'_>, ended: [bool; 2]) -> io::Result<()> {
+        for ((side, socket), ended) in self.sides.iter_mut().zip([client, server]).zip(ended) {
+            side.fin_was_read = ended;
+            repair(socket, Repair::On)?;
+            let end = queue_end(socket, Queue::Send);
+            repair(socket, Repair::Off)?;
+            let end = end?;
+            let Some(mut entry) = self.table.get(&side.ends.key(), self.id) else { continue };
+            if entry.own_end != end {
+                entry.own_end = end;
+                entry.drained = entry.acked.wrapping_sub(end).cast_signed() >= 0;
+                self.table.set(&side.ends.key(), &entry).map_err(io::Error::other)?;
+            }
+            // Until now, nothing was counted.
+            side.entry = entry;
+            side.moved = side.beyond().into();
+        }
+        Ok(())
+    }
+
+    /// Reads the flow's state. Must be called before a peer has got 2 GiB since the last time.
+    pub fn look(&mut self) -> Look {
+        let mut is_replaced = false;
+        for side in &mut self.sides {
+            match self.table.get(&side.ends.key(), self.id) {
+                Some(entry) => {
+                    let more = entry.acked.wrapping_sub(side.entry.acked);
+                    side.entry = entry;
+                    // Up to `own_end` the bytes are the proxy's.
+                    side.moved += u64::from(if side.moved == 0 { side.beyond() } else { more });
+                }
+                None => is_replaced = true,
+            }
+        }
+        let [client, server] = &self.sides;
+        let any = |mark: fn(&Entry) -> bool| mark(&client.entry) || mark(&server.entry);
+        let ended = [client.has_ended(server), server.has_ended(client)];
+        // A FIN counts as a byte.
+        let fin = |ended: bool, from: &Side| u64::from(ended && !from.fin_was_read);
+        Look {
+            moved: [
+                client.moved.saturating_sub(fin(ended[1], server)),
+                server.moved.saturating_sub(fin(ended[0], client)),
+            ],
+            drained: client.entry.drained && server.entry.drained,
+            packets: client.entry.packets.wrapping_add(server.entry.packets),
+            is_closed: ended == [true; 2],
+            is_reset: any(|entry| entry.rst_exact),
+            is_doubtful: any(|entry| entry.rst || entry.syn),
+            is_replaced,
+        }
+    }
+
+    /// Makes the sockets end without a packet, once the peers have acknowledged all that was sent by
+    /// them. The caller drops them, and calls [`Flow::hold`].
+    ///
+    /// # Errors
+    /// If the process may not do that any more.
+    pub fn silence(&self, client: BorrowedFd<'_>, server: BorrowedFd<'_>) -> io::Result<()> {
+        repair(client, Repair::On)?;
+        repair(server, Repair::On)
+    }
+
+    /// Holds the port of the connection to the server, when the sockets are gone.
+    ///
+    /// # Errors
+    /// If another connection has got it: then the flow must end.
+    pub fn hold(&mut self) -> io::Result<()> {
+        for (side, is_ours) in self.sides.iter().zip([false, true]) {
+            self.table.conntrack.forget(&side.ends, is_ours);
+        }
+        self.holder = Some(hold(&self.sides[1].ends)?);
+        Ok(())
+    }
+
+    /// Ends a flow that is over for both peers.
+    pub fn close(mut self) {
+        self.remove();
+    }
+
+    fn remove(&mut self) {
+        self.is_over = true;
+        self.sides.iter().for_each(|side| self.table.remove(&side.ends.key(), self.id));
+        self.holder = None;
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.look();
+        self.remove();
+        let [client, server] = &self.sides;
+        for (side, other) in [(client, server), (server, client)] {
+            let ack = other.entry.acked.wrapping_add(other.entry.ack_add);
+            if let Err(error) = reset(&side.ends, side.entry.acked, ack) {
+                // A peer that sends something gets a RST from the kernel.
+                tracing::debug!("spliced flow: no reset to {}: {error}", side.ends.peer);
+            }
+        }
+    }
+}
