@@ -66,8 +66,9 @@ fn kernel_is_told_of_a_change_before_it_matters() {
 fn holds_in_a_larger_space() {
     holds(Rules { bytes: [3, 2], ..level() });
     holds(Rules { bytes: [3, 2], ..edge() });
-    holds(Rules { bytes: [2, 3], ..adds() });
-    holds(Rules { bytes: [2, 3], edge: true, ..adds() });
+    // With three bytes of the second socket there are more than ten million states.
+    holds(Rules { bytes: [2, 2], ..adds() });
+    holds(Rules { bytes: [2, 2], edge: true, ..adds() });
 }
 
 #[test]

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 /// Bytes of `struct xsk_tx_metadata` up to and including the checksum request (`linux/if_xdp.h`).
 pub(crate) const TX_METADATA_LEN: u8 = 16;
 /// Time for which a queue that was just closed may stay in use: the kernel frees it in a work
-/// queue, up to 20 ms after `close` (measured). Ten times that; longer only delays the error.
-const REBIND_WAIT: Duration = Duration::from_millis(200);
+/// queue, up to 20 ms after `close` (measured), and more than 200 ms on a busy machine. Longer only
+/// delays the error.
+const REBIND_WAIT: Duration = Duration::from_secs(2);
 
 /// The parameters of a socket.
 pub(crate) struct SocketRequest<'a> {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// As for our own rings: how long a queue that is being closed may stay in use.
-const REBIND_WAIT: Duration = Duration::from_millis(200);
+const REBIND_WAIT: Duration = Duration::from_secs(2);
 const CLOSE_WAIT: Duration = Duration::from_millis(20);
 
 /// An open queue on the rings of `xsk-rs`.

@@ -52,8 +52,7 @@ mod tests {
     #[should_panic(expected = "a strange buffer")]
     fn buffer_cannot_be_replaced() {
         let (mut writer, _reader) = RingBuffer::new(8);
-        let mut other = [0; 4];
-        let other: &'static mut [u8] = Box::leak(Box::new(std::mem::take(&mut other)));
-        fill(&mut writer, |buf| *buf = ReadBuf::new(other));
+        // An empty one has no memory to leak.
+        fill(&mut writer, |buf| *buf = ReadBuf::new(&mut []));
     }
 }
