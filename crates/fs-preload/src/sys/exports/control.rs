@@ -121,11 +121,6 @@ define! {
             let corked = value.cast::<c_int>().read_unaligned() != 0;
             descriptor::with_socket(fd, |socket| socket.set_corked(corked));
         }
-        if result == 0 && (level, name) == (SOL_SOCKET, libc::SO_RCVTIMEO) {
-            // The kernel has read it.
-            let no_time = value.cast::<libc::time_t>().read_unaligned() < 0;
-            descriptor::with_socket(fd, |socket| socket.set_no_time(no_time));
-        }
         result
     };
     /// getsockopt(2).
@@ -189,6 +184,14 @@ unsafe fn is_harmless(level: c_int, name: c_int, value: *const c_void, length: s
         let is_int = length as usize >= size_of::<c_int>() && memory::is_readable(value, size_of::<c_int>());
         // SAFETY: readable. Otherwise the kernel refuses the call.
         return !is_int || unsafe { value.read_unaligned() } == 1;
+    }
+    // A negative time means that calls do not wait. getsockopt(2) shows it as 0, as if they waited for ever.
+    if level == SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) {
+        let seconds = value.cast::<libc::time_t>();
+        let is_time =
+            length as usize >= size_of::<libc::timeval>() && memory::is_readable(seconds, size_of::<libc::timeval>());
+        // SAFETY: readable. Otherwise the kernel refuses the call.
+        return !is_time || unsafe { seconds.read_unaligned() } >= 0;
     }
     HARMLESS.contains(&(level, name))
 }
