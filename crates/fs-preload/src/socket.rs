@@ -14,6 +14,10 @@ use crate::process;
 use crate::report;
 use crate::sys::kernel::{Fd, SetCall, ThisThread};
 
+/// The application has set O_NONBLOCK.
+const NONBLOCKING: u8 = 1;
+/// The application has set a negative SO_RCVTIMEO.
+const NO_TIME: u8 = 2;
 /// The application has set TCP_CORK.
 const CORKED: u8 = 1;
 /// The application's last send had MSG_MORE.
@@ -24,8 +28,8 @@ const PINNED: u32 = u32::MAX;
 /// A socket with a ring, or with the rest of one.
 pub(crate) struct Socket {
     pair: Arc<Pair<Fd>>,
-    /// The application has set O_NONBLOCK.
-    nonblocking: AtomicBool,
+    /// Why receives do not wait: [`NONBLOCKING`], [`NO_TIME`]; 0: they wait.
+    nonblocking: AtomicU8,
     /// The application has set TCP_NODELAY. On the kernel's socket it is set until the socket is pinned.
     nodelay: AtomicBool,
     /// Why the kernel may hold bytes back: [`CORKED`], [`MORE`]; 0: it does not.
@@ -76,7 +80,7 @@ impl Socket {
     pub(crate) fn new(pair: Pair<Fd>, nonblocking: bool, nodelay: bool, offer: Number) -> Self {
         Socket {
             pair: Arc::new(pair),
-            nonblocking: AtomicBool::new(nonblocking),
+            nonblocking: AtomicU8::new(if nonblocking { NONBLOCKING } else { 0 }),
             nodelay: AtomicBool::new(nodelay),
             holds: AtomicU8::new(0),
             epoch: AtomicU32::new(process::generation()),
@@ -193,12 +197,25 @@ impl Socket {
     }
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
-        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        self.set_waits(NONBLOCKING, nonblocking);
+    }
+
+    /// The application has set SO_RCVTIMEO. A negative time means that receives do not wait, which getsockopt(2) does not show.
+    pub(crate) fn set_no_time(&self, no_time: bool) {
+        self.set_waits(NO_TIME, no_time);
+    }
+
+    fn set_waits(&self, why: u8, is_set: bool) {
+        if is_set {
+            self.nonblocking.fetch_or(why, Ordering::Relaxed);
+        } else {
+            self.nonblocking.fetch_and(!why, Ordering::Relaxed);
+        }
     }
 
     #[inline]
     fn is_nonblocking(&self) -> bool {
-        self.nonblocking.load(Ordering::Relaxed)
+        self.nonblocking.load(Ordering::Relaxed) != 0
     }
 
     /// Returns whether a receive with these flags waits for bytes.

@@ -110,6 +110,11 @@ define! {
         if !is_harmless(level, name, value, length) {
             descriptor::leave_to_kernel(fd);
         }
+        let no_time = is_no_time(level, name, value, length);
+        if no_time {
+            // Before a promotion, too: getsockopt(2) shows 0, as if calls waited for ever.
+            descriptor::leave_to_kernel(fd);
+        }
         let result = real::setsockopt(fd, level, name, value, length);
         if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_NODELAY) {
             // The kernel has read it.
@@ -120,6 +125,10 @@ define! {
             // The kernel has read it.
             let corked = value.cast::<c_int>().read_unaligned() != 0;
             descriptor::with_socket(fd, |socket| socket.set_corked(corked));
+        }
+        if result == 0 && (level, name) == (SOL_SOCKET, libc::SO_RCVTIMEO) {
+            // A ring has bytes to be read still.
+            descriptor::with_socket(fd, |socket| socket.set_no_time(no_time));
         }
         result
     };
@@ -176,6 +185,20 @@ fn controlled(fd: c_int, command: c_int, argument: usize, call: impl Fn() -> c_i
     result
 }
 
+/// Returns whether a receive or a send does not wait from now on: a negative time.
+///
+/// # Safety
+/// Like setsockopt(2).
+unsafe fn is_no_time(level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> bool {
+    let seconds = value.cast::<libc::time_t>();
+    level == SOL_SOCKET
+        && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO)
+        && length as usize >= size_of::<libc::timeval>()
+        && memory::is_readable(seconds, size_of::<libc::timeval>())
+        // SAFETY: readable.
+        && unsafe { seconds.read_unaligned() } < 0
+}
+
 /// # Safety
 /// Like setsockopt(2).
 unsafe fn is_harmless(level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> bool {
@@ -184,14 +207,6 @@ unsafe fn is_harmless(level: c_int, name: c_int, value: *const c_void, length: s
         let is_int = length as usize >= size_of::<c_int>() && memory::is_readable(value, size_of::<c_int>());
         // SAFETY: readable. Otherwise the kernel refuses the call.
         return !is_int || unsafe { value.read_unaligned() } == 1;
-    }
-    // A negative time means that calls do not wait. getsockopt(2) shows it as 0, as if they waited for ever.
-    if level == SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) {
-        let seconds = value.cast::<libc::time_t>();
-        let is_time =
-            length as usize >= size_of::<libc::timeval>() && memory::is_readable(seconds, size_of::<libc::timeval>());
-        // SAFETY: readable. Otherwise the kernel refuses the call.
-        return !is_time || unsafe { seconds.read_unaligned() } >= 0;
     }
     HARMLESS.contains(&(level, name))
 }
