@@ -17,7 +17,7 @@ use crate::sys::{memory, real};
 
 /// The largest part of a file that is sent by the ring.
 const BY_RING: usize = 16 << 10;
-/// Bytes of a ring's rest that are written to a pipe at once.
+/// Bytes of a file or of a ring's rest that are copied at once, on the stack of a thread that may be small.
 const PIECE: usize = 4096;
 
 define! {
@@ -130,17 +130,25 @@ unsafe fn send_file_by_ring(
     if !is_regular || n > BY_RING {
         return None;
     }
-    let mut piece = [const { MaybeUninit::uninit() }; BY_RING];
-    let (bytes, _) = rustix::io::pread(file, &mut piece[..n], at).ok()?;
-    if bytes.is_empty() {
+    let (mut piece, mut sent) = ([const { MaybeUninit::uninit() }; PIECE], 0);
+    while sent < n {
+        let part = &mut piece[..(n - sent).min(PIECE)];
+        let Ok((bytes, _)) = rustix::io::pread(file, part, at + sent as u64) else { break };
+        if bytes.is_empty() {
+            break;
+        }
+        match socket.send(bytes, false) {
+            Ok(more) => sent += more,
+            Err(error) if sent == 0 => return Some(Err(error)),
+            Err(_) => break,
+        }
+    }
+    if sent == 0 {
         return None;
     }
-    let sent = socket.send(bytes, false);
-    if let Ok(n) = sent {
-        // SAFETY: writable.
-        unsafe { offset.write_unaligned((at + n as u64) as off_t) };
-    }
-    Some(sent)
+    // SAFETY: writable.
+    unsafe { offset.write_unaligned((at + sent as u64) as off_t) };
+    Some(Ok(sent))
 }
 
 /// # Safety
