@@ -26,16 +26,8 @@
 
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "../../fs-xdp/bpf/headers.h"
 
-#define ETH_IPV4 0x0800
-#define ETH_IPV6 0x86DD
-#define PROTO_ICMP 1
-#define PROTO_TCP 6
-#define PROTO_UDP 17
-#define PROTO_FRAGMENT 44
-#define PROTO_ICMP6 58
 #define PACKET_HOST 0
 #define TCX_NEXT -1
 #define TCX_DROP 2
@@ -47,8 +39,6 @@
 #define GSO_DODGY (1 << 1) // from user space
 #define GSO_TCP_ECN (1 << 2)
 #define GSO_TCPV6 (1 << 4)
-// Headers that are looked at: Ethernet, IPv6, ICMPv6, and the quoted IPv6 header with ports.
-#define HEADERS 128
 
 // Programs that can have a pair at one time. Slot 0 is nobody.
 #define SLOTS 256
@@ -59,16 +49,6 @@
 #define ADDRESSES_MAX 4096
 #define LEASES_MAX 65536
 
-struct eth_hdr { __u8 dst[6]; __u8 src[6]; __be16 proto; } __attribute__((packed));
-struct ipv4_hdr {
-    __u8 version_ihl; __u8 tos; __be16 len; __be16 id; __be16 frag; __u8 ttl; __u8 proto; __be16 csum;
-    __be32 src; __be32 dst;
-} __attribute__((packed));
-struct ipv6_hdr { __be32 flow; __be16 len; __u8 next; __u8 hops; __be32 src[4]; __be32 dst[4]; } __attribute__((packed));
-struct ports_hdr { __be16 src; __be16 dst; } __attribute__((packed));
-struct fragment_hdr { __u8 next; __u8 zero; __be16 offset; __be32 id; } __attribute__((packed));
-struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute__((packed));
-
 // What share_segments reads of the kernel's packet.
 struct sk_buff {
     __u32 end; // of the linear part: struct skb_shared_info follows
@@ -78,8 +58,6 @@ struct sk_buff {
 } __attribute__((preserve_access_index));
 struct skb_shared_info { __u32 gso_type; } __attribute__((preserve_access_index));
 
-// An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d); "any" is ::ffff:0.0.0.0 or ::.
-struct address { __be32 words[4]; };
 struct lease_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
 
 // The program that has a port: TCP and UDP over IPv4, then over IPv6. A slot: at each of the host's addresses. BY_ADDRESS: see `leases`.
@@ -129,11 +107,6 @@ static __always_inline void count(__u32 slot, __u32 what)
         mine->count[what]++;
 }
 
-static __always_inline int is_v4(struct address *address)
-{
-    return address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff);
-}
-
 // Whose is (proto, address, port) of this host? A slot, or 0: the kernel's.
 static __attribute__((noinline)) int owner(__u8 proto, struct address *address, __be16 port)
 {
@@ -162,25 +135,6 @@ static __attribute__((noinline)) int owner(__u8 proto, struct address *address, 
     key.address.words[2] = is_v4(address) ? bpf_htonl(0xffff) : 0;
     leased = bpf_map_lookup_elem(&leases, &key);
     return leased ? *leased : 0;
-}
-
-static __always_inline struct address mapped(__be32 v4)
-{
-    struct address address = {.words = {0, 0, bpf_htonl(0xffff), v4}};
-    return address;
-}
-
-static __always_inline int is_transport(__u8 proto)
-{
-    return proto == PROTO_TCP || proto == PROTO_UDP;
-}
-
-// The headers may lie in pages of their own.
-static __always_inline void pull(struct __sk_buff *skb)
-{
-    __u32 have = skb->data_end - skb->data, len = skb->len;
-    if (have < HEADERS && have < len)
-        bpf_skb_pull_data(skb, len < HEADERS ? len : HEADERS);
 }
 
 // ---- the device, inwards ----

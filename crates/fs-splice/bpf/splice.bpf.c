@@ -11,43 +11,21 @@
 // Rebuild with fs-xdp/bpf/build.sh FILE; the object is checked in, and CI compares.
 
 #include <linux/bpf.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "../../fs-xdp/bpf/headers.h"
 
 #define ETH_LENGTH 14
-#define ETH_IPV4 0x0800
-#define ETH_IPV6 0x86DD
-#define PROTO_ICMP 1
-#define PROTO_TCP 6
-#define PROTO_ICMP6 58
 #define PACKET_HOST 0
 #define TCX_NEXT -1
 #define TCX_DROP 2
-// Headers that are read: Ethernet, IPv4 and TCP with all options (134), or an ICMPv6 error with the quoted headers (122).
-#define HEADERS 136
 // Hop limit of packets that are sent on, as of those that the proxy would send itself.
 #define HOPS 64
-
-#define TCP_FIN 1
-#define TCP_SYN 2
-#define TCP_RST 4
-#define TCP_ACK 16
 
 // Entries: two for each flow.
 #define ENTRIES_MAX 262144
 
-struct ipv4_hdr {
-    __u8 version_ihl; __u8 tos; __be16 len; __be16 id; __be16 frag; __u8 ttl; __u8 proto; __be16 csum;
-    __be32 src; __be32 dst;
-};
-struct ipv6_hdr { __be32 flow; __be16 len; __u8 next; __u8 hops; __be32 src[4]; __be32 dst[4]; };
-struct tcp_hdr { __be16 src; __be16 dst; __be32 seq; __be32 ack; __u8 offset; __u8 flags; __be16 window; __be16 csum; __be16 urgent; };
-struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; };
 // What an ICMP error quotes of TCP at least.
 struct quoted_hdr { __be16 src; __be16 dst; __be32 seq; };
 
-// An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d).
-struct address { __be32 words[4]; };
 struct key { struct address src; struct address dst; __be16 src_port; __be16 dst_port; };
 
 enum { WATCHED, SPLICED };
@@ -110,25 +88,11 @@ static __always_inline __u16 fold16(__u64 sum)
 #define PUT(at, value) do { __u32 old_ = *(at), new_ = (value); sum += (__u32)~old_; sum += new_; *(at) = new_; } while (0)
 #define ADD(at, more) PUT(at, bpf_htonl(bpf_ntohl(*(at)) + (more)))
 
-static __always_inline struct address mapped(__be32 v4)
-{
-    struct address address = {.words = {0, 0, bpf_htonl(0xffff), v4}};
-    return address;
-}
-
 // The key of packets in the other direction, as the other peer sends them.
 static __always_inline struct key answer(struct key *to)
 {
     struct key key = {.src = to->dst, .dst = to->src, .src_port = to->dst_port, .dst_port = to->src_port};
     return key;
-}
-
-// The headers may lie in pages of their own.
-static __always_inline void pull(struct __sk_buff *skb)
-{
-    __u32 have = skb->data_end - skb->data, len = skb->len;
-    if (have < HEADERS && have < len)
-        bpf_skb_pull_data(skb, len < HEADERS ? len : HEADERS);
 }
 
 #include "options.h"

@@ -29,18 +29,10 @@
 // Rebuild with build.sh beside this file; the object is checked in, and CI compares.
 
 #include <linux/bpf.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "headers.h"
 
-#define ETH_IPV4 0x0800
-#define ETH_IPV6 0x86DD
 #define ETH_VLAN 0x8100
 #define ETH_QINQ 0x88A8
-#define PROTO_ICMP 1
-#define PROTO_TCP 6
-#define PROTO_UDP 17
-#define PROTO_FRAGMENT 44
-#define PROTO_ICMP6 58
 #define FAMILY_INET 2
 #define FAMILY_INET6 10
 
@@ -50,22 +42,8 @@
 #define LOCAL_PORTS_MAX 65536
 #define ADDRESSES_MAX 4096
 
-struct eth_hdr { __u8 dst[6]; __u8 src[6]; __be16 proto; } __attribute__((packed));
-struct vlan_hdr { __be16 tci; __be16 proto; } __attribute__((packed));
-struct ipv4_hdr {
-    __u8 version_ihl; __u8 tos; __be16 len; __be16 id; __be16 frag; __u8 ttl; __u8 proto; __be16 csum;
-    __be32 src; __be32 dst;
-} __attribute__((packed));
-struct ipv6_hdr { __be32 flow; __be16 len; __u8 next; __u8 hops; __be32 src[4]; __be32 dst[4]; } __attribute__((packed));
-struct ports_hdr { __be16 src; __be16 dst; } __attribute__((packed));
-struct tcp_hdr { __be16 src; __be16 dst; __be32 seq; __be32 ack; __u8 offset; __u8 flags; } __attribute__((packed));
-#define TCP_SYN 0x02
-#define TCP_ACK 0x10
-struct fragment_hdr { __u8 next; __u8 zero; __be16 offset; __be32 id; } __attribute__((packed));
-struct icmp_hdr { __u8 type; __u8 code; __be16 csum; __be32 rest; } __attribute__((packed));
+struct vlan_hdr { __be16 tci; __be16 proto; };
 
-// An IPv4 address is held as the IPv6 address that maps it (::ffff:a.b.c.d); "any" is ::ffff:0.0.0.0 or ::.
-struct address { __be32 words[4]; };
 struct local_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
 
 // The values of `local_ports`, and of `Share` in port_table.rs; `addresses` holds OURS and AWAY. What costs a look-up in
@@ -188,23 +166,12 @@ static __attribute__((noinline)) int is_ours(__u8 proto, struct address *address
         return 0;
     // Any address of the same family: the mapped prefix stays.
     __builtin_memset(&key.address, 0, sizeof(key.address));
-    if (address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff))
+    if (is_v4(address))
         key.address.words[2] = bpf_htonl(0xffff);
     share = bpf_map_lookup_elem(&local_ports, &key);
     if (!share)
         return 0;
     return host == AWAY ? AWAY : *share;
-}
-
-static __always_inline struct address mapped(__be32 v4)
-{
-    struct address address = {.words = {0, 0, bpf_htonl(0xffff), v4}};
-    return address;
-}
-
-static __always_inline int is_transport(__u8 proto)
-{
-    return proto == PROTO_TCP || proto == PROTO_UDP;
 }
 
 // Whether the kernel has the connection of a TCP packet to a port that is shared with it. `size` says of which family.
