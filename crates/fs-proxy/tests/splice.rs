@@ -356,6 +356,7 @@ fn connect_from(port: u16, to: SocketAddr) -> rustix::io::Result<TcpStream> {
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &SocketAddr::from(([10, 93, 1, 2], port)))?;
     connect(&socket, &to)?;
+    rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
     Ok(TcpStream::from(socket))
 }
 
