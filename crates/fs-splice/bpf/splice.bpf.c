@@ -28,6 +28,9 @@ struct quoted_hdr { __be16 src; __be16 dst; __be32 seq; };
 
 struct key { struct address src; struct address dst; __be16 src_port; __be16 dst_port; };
 
+// What a segment says, in the numbers of its own connection.
+struct numbers { __u32 seq; __u32 end; __u32 ack; __u32 edge; __u32 flags; };
+
 enum { WATCHED, SPLICED };
 
 // Words of 32 bits only, in the order of `Entry` in entry.rs.
@@ -38,7 +41,7 @@ struct entry {
     __u32 ack_add;          // added to the acknowledgment, and to SACK edges
     __u32 stamp_add;        // added to TSval
     __u32 stamp_sub;        // subtracted from TSecr
-    __u32 own_end;          // end of what the proxy has sent to this peer itself
+    __u32 own_end;          // end of what the proxy has sent to this peer itself; later changes: splice_settle
     __u32 device;           // the device to leave by
     __u8 mode;
     __u8 stamps;            // both connections have timestamps
@@ -50,15 +53,16 @@ struct entry {
     __u32 acked;            // the highest acknowledgment of this peer
     __u32 stamp;            // TSval of the last packet
     __u32 arrived;          // the device that packets come by
+    __u32 edge;             // end of what this peer's window allows, the highest: nothing beyond it can be acknowledged
+    __u32 drained_end;      // `own_end`, once this peer has acknowledged all of that
     __u32 fin_end;          // the sequence number behind the FIN
     __u8 fin;
     __u8 rst;
     __u8 rst_exact;         // a RST that the other peer accepts
     __u8 syn;               // a SYN with the addresses of this flow, dropped
-    __u8 drained;           // the peer has acknowledged `own_end`
     __u8 stamped;           // `stamp` is set
     __u8 encrypted;         // a packet was decrypted by IPsec
-    __u8 zero;
+    __u8 zero[2];
 };
 
 struct {
@@ -115,10 +119,21 @@ static __always_inline void watch(struct __sk_buff *skb, struct entry *entry, st
         entry->encrypted = 1;
 }
 
+// `a` is `b` or behind it.
+static __always_inline int is_from(__u32 a, __u32 b)
+{
+    return (__s32)(a - b) >= 0;
+}
+
+static __always_inline int is_drained(struct entry *entry)
+{
+    return entry->drained_end == entry->own_end;
+}
+
 // The other peer has acknowledged the FIN of `entry`.
 static __always_inline int fin_is_acked(struct entry *entry, struct entry *other)
 {
-    return entry->fin && (__s32)(other->acked - (entry->fin_end + entry->seq_add)) >= 0;
+    return entry->fin && is_from(other->acked, entry->fin_end + entry->seq_add);
 }
 
 // A SYN with the addresses of a spliced flow: if that is over, the SYN begins another connection. Else it is dropped, and the
@@ -138,16 +153,39 @@ static __attribute__((noinline)) int on_syn(struct entry *entry, struct key *key
     return TCX_NEXT;
 }
 
-static __attribute__((noinline)) int on_rst(struct entry *entry, __u32 seq)
+// What a segment that the other peer accepts says about the flow. `end`: the number behind the segment; `edge`: what its window
+// allows. Numbers that are outside of the window change nothing, or anybody could end a flow.
+static __attribute__((noinline)) int note(struct entry *entry, struct numbers *numbers)
 {
-    if (!entry)
+    if (!entry || !numbers)
         return 0;
     struct key other_key = answer(&entry->to);
     struct entry *other = bpf_map_lookup_elem(&flows, &other_key);
-    entry->rst = 1;
-    // RFC 5961 3.2: only this one is accepted at once.
-    if (other && other->acked == seq + entry->seq_add)
-        entry->rst_exact = 1;
+    __u32 seq = numbers->seq + entry->seq_add, end = numbers->end + entry->seq_add, flags = numbers->flags;
+    if (!other)
+        return 0;
+    // RFC 9293 3.10.7.4. One more: a FIN, or a byte that asks a closed window. Of an entry that is about to be spliced, the
+    // numbers are not known.
+    if (other->mode == SPLICED && !(is_from(end, other->acked) && is_from(other->edge + 1, seq)))
+        return 0;
+    if (flags & TCP_RST) {
+        entry->rst = 1;
+        // RFC 5961 3.2: only this one is accepted at once.
+        if (other->acked == seq)
+            entry->rst_exact = 1;
+    }
+    if (!(flags & TCP_ACK) || !is_from(entry->edge + 1, numbers->ack))
+        return 0;
+    if (!is_from(entry->acked, numbers->ack))
+        entry->acked = numbers->ack;
+    if (!is_from(entry->edge, numbers->edge))
+        entry->edge = numbers->edge;
+    if (is_from(numbers->ack, entry->own_end))
+        entry->drained_end = entry->own_end;
+    if (flags & TCP_FIN) {
+        entry->fin_end = numbers->end;
+        entry->fin = 1;
+    }
     return 0;
 }
 
@@ -186,24 +224,23 @@ static __always_inline int segment(struct __sk_buff *skb, struct key *key, __u32
     if (flags & TCP_SYN)
         return on_syn(entry, key);
     __u32 seq = bpf_ntohl(tcp->seq), ack = bpf_ntohl(tcp->ack), payload = length - header, behind = 0;
-    if (flags & TCP_ACK) {
-        if ((__s32)(ack - entry->acked) > 0)
-            entry->acked = ack;
-        if (!entry->drained) {
-            if ((__s32)(ack - entry->own_end) >= 0)
-                entry->drained = 1;
-            else if (!payload && !(flags & (TCP_FIN | TCP_RST)))
-                return TCX_NEXT;
-            else
-                behind = entry->own_end - ack;
-        }
-    }
-    if (flags & TCP_FIN) {
-        entry->fin_end = seq + payload + 1;
-        entry->fin = 1;
-    }
-    if (flags & TCP_RST)
-        on_rst(entry, seq);
+    int acks = flags & TCP_ACK;
+    if (acks && !is_drained(entry) && !is_from(ack, entry->own_end))
+        behind = entry->own_end - ack;
+    __be16 new_window = window(entry, tcp->window, behind);
+    struct numbers numbers = {
+        .seq = seq,
+        .end = seq + payload + !!(flags & TCP_FIN),
+        .ack = ack,
+        .edge = ack + behind + ((__u32)bpf_ntohs(new_window) << (entry->scale_out & 15)),
+        .flags = flags,
+    };
+    // Most segments of a direction that only sends say nothing new.
+    if (flags & (TCP_FIN | TCP_RST) ||
+        (acks && (!is_drained(entry) || !is_from(entry->acked, ack) || !is_from(entry->edge, numbers.edge))))
+        note(entry, &numbers);
+    if (behind && !payload && !(flags & (TCP_FIN | TCP_RST)))
+        return TCX_NEXT;
     entry->packets++;
 
     __u64 sum = 0;
@@ -221,10 +258,10 @@ static __always_inline int segment(struct __sk_buff *skb, struct key *key, __u32
     __u32 *words = (void *)tcp;
     PUT(&words[0], (__u32)entry->to.src_port | (__u32)entry->to.dst_port << 16);
     ADD(&words[1], entry->seq_add);
-    if (flags & TCP_ACK) {
+    if (acks) {
         ADD(&words[2], entry->ack_add + behind);
         __u32 before = words[3];
-        tcp->window = window(entry, tcp->window, behind);
+        tcp->window = new_window;
         sum += (__u32)~before;
         sum += words[3];
     }
@@ -278,20 +315,21 @@ static __always_inline long quoted(struct entry *other, struct quoted_hdr *tcp)
     return fold(sum);
 }
 
-static __always_inline int error4(struct __sk_buff *skb, __u32 at)
+static __always_inline int error4(struct __sk_buff *skb, __u32 at, __u32 length)
 {
     void *end = (void *)(long)skb->data_end;
     struct ipv4_hdr *ip = (void *)(long)skb->data + ETH_LENGTH;
     struct icmp_hdr *icmp = (void *)(long)skb->data + at;
     struct ipv4_hdr *inner = (void *)(icmp + 1);
     struct quoted_hdr *tcp = (void *)(inner + 1);
-    if ((void *)(tcp + 1) > end || (void *)(ip + 1) > end || inner->version_ihl != 0x45 || inner->proto != PROTO_TCP ||
+    if ((void *)(tcp + 1) > end || (void *)(ip + 1) > end || inner->version_ihl != 0x45 ||
+        length < sizeof(*icmp) + sizeof(*inner) + sizeof(*tcp) || inner->proto != PROTO_TCP || inner->frag & bpf_htons(0x1fff) ||
         (icmp->type != 3 && icmp->type != 11 && icmp->type != 12))
         return TCX_NEXT;
     struct key key = {.src = mapped(inner->dst), .dst = mapped(inner->src), .src_port = tcp->dst, .dst_port = tcp->src};
     struct entry *other = bpf_map_lookup_elem(&flows, &key);
     // Up to that moment it may be a packet of the proxy's own.
-    if (!other || other->mode != SPLICED || !other->drained)
+    if (!other || other->mode != SPLICED || !is_drained(other))
         return TCX_NEXT;
     __u32 diff = quoted(other, tcp);
     __u64 sum = 0;
@@ -311,20 +349,21 @@ static __always_inline int error4(struct __sk_buff *skb, __u32 at)
     return bpf_redirect_neigh(device, 0, 0, 0);
 }
 
-static __always_inline int error6(struct __sk_buff *skb, __u32 at)
+static __always_inline int error6(struct __sk_buff *skb, __u32 at, __u32 length)
 {
     void *end = (void *)(long)skb->data_end;
     struct ipv6_hdr *ip = (void *)(long)skb->data + ETH_LENGTH;
     struct icmp_hdr *icmp = (void *)(long)skb->data + at;
     struct ipv6_hdr *inner = (void *)(icmp + 1);
     struct quoted_hdr *tcp = (void *)(inner + 1);
-    if ((void *)(tcp + 1) > end || (void *)(ip + 1) > end || inner->next != PROTO_TCP || icmp->type < 1 || icmp->type > 4)
+    if ((void *)(tcp + 1) > end || (void *)(ip + 1) > end || inner->next != PROTO_TCP ||
+        length < sizeof(*icmp) + sizeof(*inner) + sizeof(*tcp) || icmp->type < 1 || icmp->type > 4)
         return TCX_NEXT;
     struct key key = {.src_port = tcp->dst, .dst_port = tcp->src};
     __builtin_memcpy(&key.src, inner->dst, sizeof(key.src));
     __builtin_memcpy(&key.dst, inner->src, sizeof(key.dst));
     struct entry *other = bpf_map_lookup_elem(&flows, &key);
-    if (!other || other->mode != SPLICED || !other->drained)
+    if (!other || other->mode != SPLICED || !is_drained(other))
         return TCX_NEXT;
     __u64 sum = (__u32)quoted(other, tcp);
 #pragma unroll
@@ -349,6 +388,16 @@ static __always_inline int error6(struct __sk_buff *skb, __u32 at)
 
 // ---- the device, inwards ----
 
+// The length of what follows the IP header at `at`, or 0 if it is not as the header says. `before` counts in `said`.
+static __always_inline __u32 length_after(struct __sk_buff *skb, __u32 at, __u32 said, __u32 before)
+{
+    __u32 have = skb->len - at;
+    // A merged packet of more than 65,535 bytes (BIG TCP).
+    if (!said && skb->gso_size)
+        return have;
+    return said > before && said - before <= have ? said - before : 0;
+}
+
 static __always_inline int packet4(struct __sk_buff *skb)
 {
     void *end = (void *)(long)skb->data_end;
@@ -359,14 +408,14 @@ static __always_inline int packet4(struct __sk_buff *skb)
     // Fragments are the kernel's, which resets the connection: see docs/PROXY.md.
     if ((ip->version_ihl >> 4) != 4 || header < sizeof(*ip) || ip->frag & bpf_htons(0x3fff))
         return TCX_NEXT;
-    __u32 at = ETH_LENGTH + header, length = bpf_ntohs(ip->len);
+    __u32 at = ETH_LENGTH + header, length = length_after(skb, at, bpf_ntohs(ip->len), header);
+    if (!length)
+        return TCX_NEXT;
     if (ip->proto == PROTO_ICMP)
-        return header == sizeof(*ip) ? error4(skb, at) : TCX_NEXT;
+        return header == sizeof(*ip) ? error4(skb, at, length) : TCX_NEXT;
     struct tcp_hdr *tcp = (void *)(long)skb->data + at;
     if (ip->proto != PROTO_TCP || (void *)(tcp + 1) > end)
         return TCX_NEXT;
-    // 0: a merged packet of more than 65,535 bytes (BIG TCP).
-    length = length ? length - header : skb->len - at;
     struct key key = {.src = mapped(ip->src), .dst = mapped(ip->dst), .src_port = tcp->src, .dst_port = tcp->dst};
     return segment(skb, &key, at, length, 0);
 }
@@ -377,17 +426,19 @@ static __always_inline int packet6(struct __sk_buff *skb)
     void *end = (void *)(long)skb->data_end;
     struct ipv6_hdr *ip = (void *)(long)skb->data + ETH_LENGTH;
     struct tcp_hdr *tcp = (void *)(ip + 1);
-    if ((void *)(ip + 1) > end)
+    if ((void *)(ip + 1) > end || (bpf_ntohl(ip->flow) >> 28) != 6)
+        return TCX_NEXT;
+    __u32 length = length_after(skb, at, bpf_ntohs(ip->len), 0);
+    if (!length)
         return TCX_NEXT;
     if (ip->next == PROTO_ICMP6)
-        return error6(skb, at);
+        return error6(skb, at, length);
     if (ip->next != PROTO_TCP || (void *)(tcp + 1) > end)
         return TCX_NEXT;
     struct key key = {.src_port = tcp->src, .dst_port = tcp->dst};
     __builtin_memcpy(&key.src, ip->src, sizeof(key.src));
     __builtin_memcpy(&key.dst, ip->dst, sizeof(key.dst));
-    __u32 length = bpf_ntohs(ip->len);
-    return segment(skb, &key, at, length ? length : skb->len - at, 1);
+    return segment(skb, &key, at, length, 1);
 }
 
 SEC("classifier") int splice_in(struct __sk_buff *skb)
@@ -400,6 +451,28 @@ SEC("classifier") int splice_in(struct __sk_buff *skb)
         return TCX_NEXT;
     pull(skb);
     return proto == bpf_htons(ETH_IPV4) ? packet4(skb) : packet6(skb);
+}
+
+// ---- the process ----
+
+// What the process passes by BPF_PROG_TEST_RUN, behind an Ethernet header. It cannot write a part of an entry itself: an update
+// replaces all of it, with what this program has written since it was read.
+struct settlement { struct key key; __u32 id[2]; __u32 own_end; };
+
+SEC("classifier") int splice_settle(struct __sk_buff *skb)
+{
+    struct settlement settlement;
+    if (bpf_skb_load_bytes(skb, ETH_LENGTH, &settlement, sizeof(settlement)))
+        return 1;
+    struct entry *entry = bpf_map_lookup_elem(&flows, &settlement.key);
+    if (!entry || entry->id[0] != settlement.id[0] || entry->id[1] != settlement.id[1])
+        return 1;
+    entry->own_end = settlement.own_end;
+    if (!is_from(entry->edge, settlement.own_end))
+        entry->edge = settlement.own_end;
+    if (is_from(entry->acked, settlement.own_end))
+        entry->drained_end = settlement.own_end;
+    return 0;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,7 +1,7 @@
 //! A spliced flow, from its first packet that is sent on to its end.
 
 use crate::address::Ends;
-use crate::entry::Entry;
+use crate::entry::{Entry, is_from};
 use crate::holder::{hold, reset};
 use crate::program::Table;
 use crate::sys::{Queue, Repair, queue_end, repair};
@@ -35,12 +35,9 @@ impl Side {
     /// Returns true if the other peer has acknowledged this one's FIN.
     fn has_ended(&self, other: &Self) -> bool {
         if self.fin_was_read {
-            return other.entry.drained;
+            return other.entry.is_drained();
         }
-        self.entry.fin_end.is_some_and(|end| {
-            let end = end.wrapping_add(self.entry.seq_add);
-            other.entry.acked.wrapping_sub(end).cast_signed() >= 0
-        })
+        self.entry.fin_end.is_some_and(|end| is_from(other.entry.acked, end.wrapping_add(self.entry.seq_add)))
     }
 }
 
@@ -91,12 +88,10 @@ impl Flow {
             let end = queue_end(socket, Queue::Send);
             repair(socket, Repair::Off)?;
             let end = end?;
-            let Some(mut entry) = self.table.get(&side.ends.key(), self.id) else { continue };
-            if entry.own_end != end {
-                entry.own_end = end;
-                entry.drained = entry.acked.wrapping_sub(end).cast_signed() >= 0;
-                self.table.set(&side.ends.key(), &entry).map_err(io::Error::other)?;
+            if end != side.entry.own_end {
+                self.table.settle(&side.ends.key(), self.id, end)?;
             }
+            let Some(entry) = self.table.get(&side.ends.key(), self.id) else { continue };
             // Until now, nothing was counted.
             side.entry = entry;
             side.moved = side.beyond().into();
@@ -128,7 +123,7 @@ impl Flow {
                 client.moved.saturating_sub(fin(ended[1], server)),
                 server.moved.saturating_sub(fin(ended[0], client)),
             ],
-            drained: client.entry.drained && server.entry.drained,
+            drained: client.entry.is_drained() && server.entry.is_drained(),
             packets: client.entry.packets.wrapping_add(server.entry.packets),
             is_closed: ended == [true; 2],
             is_reset: any(|entry| entry.rst_exact),

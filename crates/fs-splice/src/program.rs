@@ -1,16 +1,17 @@
 //! The BPF program, its map, and the devices that it is attached to.
 
 use crate::conntrack::Conntrack;
-use crate::entry::{Entry, Key, Words};
+use crate::entry::{Entry, Key, Words, settlement};
 use crate::error::{Error, Refusal};
 use aya::maps::{HashMap as BpfHashMap, MapData, MapError};
 use aya::programs::tc::{TcAttachOptions, TcAttachType};
 use aya::programs::{LinkOrder, SchedClassifier};
 use aya::util::KernelVersion;
-use aya::{Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions};
 use fs_rt::netlink::Netlink;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Compiled from `bpf/splice.bpf.c` by `bpf/build.sh`; CI rebuilds and compares.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/splice.bpf.o");
-const PROGRAM: &str = "splice_in";
+/// The program at the devices.
+const PACKETS: &str = "splice_in";
+/// The program that changes an entry for the process.
+const SETTLE: &str = "splice_settle";
 /// `ARPHRD_ETHER`: a device of another type has other headers.
 const ETHERNET: &str = "1";
 /// `BPF_NOEXIST` and `BPF_EXIST` of `linux/bpf.h`.
@@ -50,7 +54,10 @@ impl Splicer {
         }
         let mut ebpf =
             EbpfLoader::new().load(OBJECT).map_err(|error| Error::bpf("load the program of spliced flows", &error))?;
-        classifier(&mut ebpf)?.load().map_err(|error| Error::bpf("load the program of spliced flows", &error))?;
+        for name in [PACKETS, SETTLE] {
+            let program = classifier(&mut ebpf, name)?;
+            program.load().map_err(|error| Error::bpf("load the program of spliced flows", &error))?;
+        }
         // Sockets of spliced flows go by TCP_REPAIR.
         crate::holder::check().map_err(|error| Error::Rights(format!("cannot use TCP_REPAIR: {error}")))?;
         let loaded = Mutex::new(Loaded { ebpf, devices: BTreeSet::new() });
@@ -73,7 +80,7 @@ impl Splicer {
         let failed =
             |error: &(dyn std::error::Error + 'static)| Refusal::Table(Error::bpf("attach", error).to_string());
         let options = TcAttachOptions::TcxOrder(LinkOrder::default());
-        let program = classifier(ebpf).map_err(|error| failed(&error))?;
+        let program = classifier(ebpf, PACKETS).map_err(|error| failed(&error))?;
         program.attach_with_options(&name, TcAttachType::Ingress, options).map_err(|error| failed(&error))?;
         devices.insert(device);
         tracing::info!("spliced flows: attached to {name}");
@@ -83,7 +90,7 @@ impl Splicer {
     #[cfg(test)]
     pub(crate) fn with_program<T>(&self, work: impl FnOnce(&mut SchedClassifier) -> T) -> T {
         let mut loaded = self.loaded.lock().unwrap();
-        work(classifier(&mut loaded.ebpf).unwrap())
+        work(classifier(&mut loaded.ebpf, PACKETS).unwrap())
     }
 }
 
@@ -99,8 +106,8 @@ fn netlink_handle() -> Result<std::os::fd::OwnedFd, Refusal> {
         .map_err(|error| Refusal::System("open a socket", error.into()))
 }
 
-fn classifier(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier, Error> {
-    let program = ebpf.program_mut(PROGRAM).ok_or(Error::Bpf { doing: "load", reason: "no program".into() })?;
+fn classifier<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier, Error> {
+    let program = ebpf.program_mut(name).ok_or(Error::Bpf { doing: "load", reason: "no program".into() })?;
     program.try_into().map_err(|error: aya::programs::ProgramError| Error::bpf("load a BPF program", &error))
 }
 
@@ -154,6 +161,16 @@ impl Table {
     pub(crate) fn set(&self, key: &Key, entry: &Entry) -> Result<(), Refusal> {
         let set = self.flows.borrow_mut().insert(key, entry.words(), IF_OLD);
         set.map_err(|error| Refusal::Table(Error::bpf("set", &error).to_string()))
+    }
+
+    /// Changes `own_end` of an entry of the flow `id`, if it is there. [`Table::set`] would undo what
+    /// the program writes at the same time.
+    pub(crate) fn settle(&self, key: &Key, id: u64, own_end: u32) -> io::Result<()> {
+        let mut loaded = self.splicer.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = classifier(&mut loaded.ebpf, SETTLE).map_err(io::Error::other)?;
+        let request = settlement(key, id, own_end);
+        let options = TestRunOptions { data_in: Some(&request), repeat: 1, ..TestRunOptions::new() };
+        program.test_run(options).map(drop).map_err(|error| io::Error::other(Error::bpf("settle", &error)))
     }
 
     /// Returns an entry of the flow `id`.

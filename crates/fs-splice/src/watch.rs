@@ -4,7 +4,7 @@
 //! addresses of the sockets and at the devices of the routes, before a flow depends on it.
 
 use crate::address::Ends;
-use crate::entry::{Entry, Key};
+use crate::entry::{Entry, Key, is_from};
 use crate::error::Refusal;
 use crate::flow::{Flow, Side};
 use crate::program::Table;
@@ -152,6 +152,13 @@ impl Watched {
                 positions[from].sent.wrapping_add(positions[to].unread),
                 positions[from].sent.wrapping_sub(positions[from].outgoing),
             );
+            // The windows of this peer, and of our socket towards the other one: that may send so much.
+            let edge = [
+                acked.wrapping_add(infos[from].window_in),
+                positions[to].received.wrapping_add(infos[to].window_out).wrapping_add(seq_add[to]),
+            ]
+            .into_iter()
+            .fold(own_end, |last, edge| if is_from(edge, last) { edge } else { last });
             Entry {
                 to: self.sides[to].out(),
                 seq_add: seq_add[from],
@@ -167,6 +174,7 @@ impl Watched {
                 scale_out: infos[to].scale_out,
                 id: self.id,
                 acked,
+                edge,
                 drained: acked == own_end,
                 ..Entry::default()
             }

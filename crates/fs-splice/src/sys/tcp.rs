@@ -134,10 +134,14 @@ pub(crate) struct Info {
     pub(crate) advertised_mss: u32,
     /// Shortest round trip, in microseconds.
     pub(crate) min_rtt: u32,
+    /// The peer's window, in bytes.
+    pub(crate) window_in: u32,
+    /// Our window, in bytes (Linux 6.2).
+    pub(crate) window_out: u32,
 }
 
 pub(crate) fn info(socket: BorrowedFd<'_>) -> io::Result<Info> {
-    let (mut bytes, mut length) = ([0_u8; 192], 192);
+    let (mut bytes, mut length) = ([0_u8; 240], 240);
     // SAFETY: the descriptor is open while borrowed, and the kernel writes at most `length` bytes.
     let result = unsafe {
         let to = bytes.as_mut_ptr().cast();
@@ -161,5 +165,7 @@ pub(crate) fn info(socket: BorrowedFd<'_>) -> io::Result<Info> {
         mss: word(16),
         advertised_mss: word(84),
         min_rtt: word(148),
+        window_in: word(228),
+        window_out: word(232),
     })
 }

@@ -1,6 +1,8 @@
 //! The program alone: packets go through BPF_PROG_TEST_RUN.
 
+mod model;
 mod packet;
+mod random;
 
 use crate::address::Ends;
 use crate::entry::{Entry, Words, key};
@@ -52,7 +54,9 @@ fn bench(v6: bool) -> Option<Bench> {
     let mut entries = [entry(&server, up, down), entry(&client, down, up)];
     (entries[0].stamp_add, entries[0].stamp_sub) = (1_000_000, 77);
     (entries[1].stamp_add, entries[1].stamp_sub) = (77, 1_000_000);
-    (entries[0].acked, entries[1].acked) = (down, up);
+    for (entry, acked) in entries.iter_mut().zip([down, up]) {
+        (entry.acked, entry.own_end, entry.edge) = (acked, acked, acked.wrapping_add(10_000));
+    }
     (entries[0].scale_in, entries[0].scale_out) = (7, 9);
     (entries[1].scale_in, entries[1].scale_out) = (9, 7);
     let bench = Bench { splicer, table, client, server, entries };
@@ -69,8 +73,21 @@ impl Bench {
     }
 
     fn run(&self, packet: &[u8]) -> (u32, Vec<u8>) {
+        self.run_merged(packet, false)
+    }
+
+    /// `merged`: as a packet that the kernel has made of several.
+    fn run_merged(&self, packet: &[u8], merged: bool) -> (u32, Vec<u8>) {
         let mut out = vec![0; packet.len() + 64];
-        let options = TestRunOptions { data_in: Some(packet), data_out: Some(&mut out), ..TestRunOptions::new() };
+        // `gso_size` of `struct __sk_buff`.
+        let mut context = [0; 192];
+        context[176..180].copy_from_slice(&(u32::from(merged) * 1000).to_ne_bytes());
+        let options = TestRunOptions {
+            data_in: Some(packet),
+            data_out: Some(&mut out),
+            ctx_in: Some(&context),
+            ..TestRunOptions::new()
+        };
         let result = self.splicer.with_program(|program| program.test_run(options)).unwrap();
         out.truncate(result.data_size_out as usize);
         (result.return_value, out)
@@ -111,11 +128,14 @@ fn words(words: &[u32]) -> Vec<u8> {
 
 #[test]
 fn entries_are_read_as_written() {
-    let words: Words = std::array::from_fn(|at| if at >= 23 { 0x0101_0101 } else { 0x0001_0000 + at as u32 });
+    let words: Words = std::array::from_fn(|at| if at >= 25 { 0x0101_0101 } else { 0x0001_0000 + at as u32 });
     let mut words = words;
     words[15] = u32::from_ne_bytes([1, 0, 7, 9]);
-    words[24] = u32::from_ne_bytes([1, 1, 0, 0]);
-    assert_eq!(Entry::of(&words).words(), words);
+    words[26] = u32::from_ne_bytes([1, 1, 0, 0]);
+    for drained_end in [0x0001_000d, 0x0001_000c] {
+        words[23] = drained_end;
+        assert_eq!(Entry::of(&words).words(), words);
+    }
 }
 
 #[test]
@@ -211,8 +231,10 @@ fn window_is_in_the_other_scale() {
 #[test]
 fn acknowledgments_of_the_proxys_bytes_are_its_own() {
     let Some(mut bench) = bench(false) else { return };
+    bench.entries[1].acked = bench.up().seq.wrapping_add(bench.entries[0].seq_add);
     let entry = &mut bench.entries[0];
     (entry.drained, entry.own_end, entry.acked, entry.scale_out) = (false, 5000, 4000, 7);
+    entry.edge = 5000;
     bench.write();
     let pure = Packet { ack: 4900, ..bench.up() };
     let (verdict, out) = bench.run(&pure.bytes());
@@ -231,6 +253,49 @@ fn acknowledgments_of_the_proxys_bytes_are_its_own() {
     // 2 GiB later too.
     let (verdict, _) = bench.run(&Packet { ack: 0x8000_1400, ..bench.up() }.bytes());
     assert_eq!(verdict, REDIRECT);
+}
+
+#[test]
+fn settling_changes_nothing_else() {
+    let Some(mut bench) = bench(false) else { return };
+    let entry = &mut bench.entries[0];
+    (entry.own_end, entry.acked, entry.edge, entry.drained) = (5000, 5000, 5500, true);
+    (entry.packets, entry.fin_end, entry.rst, entry.syn) = (7, Some(9), true, true);
+    let before = *entry;
+    bench.write();
+    let settle = |own_end, id| {
+        bench.table.settle(&bench.client.key(), id, own_end).unwrap();
+        bench.read(false)
+    };
+    assert_eq!(settle(6000, ID + 1), before);
+    assert_eq!(settle(6000, ID), Entry { own_end: 6000, edge: 6000, drained: false, ..before });
+    assert_eq!(settle(4000, ID), Entry { own_end: 4000, edge: 6000, drained: true, ..before });
+}
+
+#[test]
+fn forged_numbers_change_nothing() {
+    for v6 in [false, true] {
+        let Some(bench) = bench(v6) else { return };
+        let before = [bench.read(false), bench.read(true)];
+        let (up, edge) = (bench.entries[0].seq_add, bench.entries[0].edge);
+        let there = |number: u32| number.wrapping_sub(up);
+        let inside = there(bench.entries[1].acked);
+        let outside = [inside.wrapping_sub(100), there(bench.entries[1].edge).wrapping_add(2)];
+        let forged = |flags, seq, ack| Packet { flags, seq, ack, ..bench.up() };
+        for packet in outside
+            .into_iter()
+            .flat_map(|seq| [ACK | FIN, RST, RST | ACK, ACK].map(|flags| forged(flags, seq, edge.wrapping_sub(9))))
+            .chain([forged(ACK | FIN, inside, edge.wrapping_add(2))])
+        {
+            // The peer judges itself.
+            assert_eq!(bench.run(&packet.bytes()).0, REDIRECT);
+            let after = [Entry { packets: before[0].packets, ..bench.read(false) }, bench.read(true)];
+            assert_eq!(after, before, "{packet:?}");
+        }
+        bench.run(&forged(ACK | FIN, inside, edge).bytes());
+        let after = bench.read(false);
+        assert_eq!((after.acked, after.fin_end), (edge, Some(inside.wrapping_add(1))));
+    }
 }
 
 #[test]
@@ -293,13 +358,13 @@ fn syn_begins_a_connection_only_after_the_end() {
         let from_server = Packet { flags: ACK | FIN, seq: 2000, ack: 1010_u32.wrapping_add(up), ..back.clone() };
         end(&bench, &from_client, &from_server);
         assert_eq!(bench.run(&syn.bytes()).0, DROP);
-        bench.run(&Packet { ack: 2001_u32.wrapping_add(down), ..bench.up() }.bytes());
+        bench.run(&Packet { seq: 1010, ack: 2001_u32.wrapping_add(down), ..bench.up() }.bytes());
         assert_eq!(bench.run(&syn.bytes()).0, NEXT);
         assert!(bench.table.get(&bench.client.key(), ID).is_none());
         assert!(bench.table.get(&bench.server.key(), ID).is_none());
         // A RST that the server accepts.
         bench.write();
-        bench.run(&Packet { ack: 3000_u32.wrapping_add(up), ..back }.bytes());
+        bench.run(&Packet { seq: 0, ack: 3000_u32.wrapping_add(up), ..back }.bytes());
         bench.run(&Packet { flags: RST | ACK, seq: 3000, ..bench.up() }.bytes());
         assert!(bench.read(false).rst_exact);
         assert_eq!(bench.run(&syn.bytes()).0, NEXT);
