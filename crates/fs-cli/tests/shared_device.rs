@@ -200,3 +200,28 @@ fn device_that_goes_and_comes_back_is_shared_again() {
     lab.wait_for_pairs(0);
     lab.down();
 }
+
+/// In a mount namespace of its own, where no BPF file system is mounted: as in a container.
+#[test]
+fn daemon_mounts_the_bpf_file_system_if_it_is_missing() {
+    const BPF: &str = "bpf /sys/fs/bpf bpf ";
+    let Some(lab) = Lab::up("mount") else { return };
+    let up = lab.up_command();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command.arg(
+        "while umount /sys/fs/bpf 2>/dev/null; do :; done; grep -c ' /sys/fs/bpf ' /proc/self/mounts; exec \"$@\"",
+    );
+    command.arg("sh").arg(up.get_program()).args(up.get_args());
+    let mut daemon = lab.host.enter(|| lab::Running::spawn(&mut command));
+    assert_eq!(daemon.wait_for(""), "0");
+    daemon.wait_for("ready");
+    let mounts = std::fs::read_to_string(format!("/proc/{}/mounts", daemon.pid())).unwrap();
+    assert_eq!(mounts.lines().filter(|line| line.starts_with(BPF)).count(), 1, "{mounts}");
+    let program = lab.program(&lab.host, 65_534, "serve 7001");
+    lab.echoes(7001, 10_000);
+    // Nothing is pinned elsewhere: all of it ends with the daemon.
+    assert!(lab.listed().is_empty());
+    drop((program, daemon));
+    lab.wait_for_pairs(0);
+}
