@@ -225,3 +225,45 @@ fn daemon_mounts_the_bpf_file_system_if_it_is_missing() {
     drop((program, daemon));
     lab.wait_for_pairs(0);
 }
+
+/// A program takes two of four queues by name. The others stay the daemon's programs' and the
+/// kernel's, whichever queue their packets come by.
+#[test]
+fn program_takes_queues_beside_the_daemon() {
+    let Some(lab) = Lab::with("queues", 1, 4) else { return };
+    let daemon = lab.daemon();
+    let mut own = lab.program_of_root("serve 7001 cores=2 queue=2 queue=3");
+    let mut shared = lab.program(&lab.host, 65_534, "serve 7002 cores=2");
+    assert_eq!(lab.pairs(), 1);
+    let kernel = lab.host.enter(|| std::net::TcpListener::bind("[::]:7003").unwrap());
+    let to_kernel = || {
+        lab.peer.enter(|| drop(connect(SocketAddr::new(ours(false), 7003))));
+        drop(kernel.accept().unwrap());
+    };
+    let mut carriers = Vec::new();
+    for queue in 0..4 {
+        lab.lead_to(queue);
+        // Over IPv4 and IPv6.
+        lab.echoes(7001, 300_000);
+        carriers.push([own.wait_for("carrier"), own.wait_for("carrier")]);
+        lab.echoes(7002, 300_000);
+        assert_eq!([shared.wait_for("carrier"), shared.wait_for("carrier")], ["Core"; 2]);
+        to_kernel();
+    }
+    let (other, core) = (["Kernel(OtherRoute)"; 2], ["Core"; 2]);
+    assert_eq!(carriers, [other, other, core, core]);
+    // The daemon's end, and the program's, concern nobody else.
+    let mut kept = [7001, 7002].map(|port| lab.peer.enter(|| connect(SocketAddr::new(ours(false), port))));
+    daemon.kill();
+    kept.iter_mut().for_each(|stream| exchange(stream, 100_000));
+    let _daemon = lab.daemon();
+    own.kill();
+    exchange(&mut kept[1], 100_000);
+    lab.echoes(7002, 10_000);
+    to_kernel();
+    let _again = lab.program_of_root("serve 7001 queue=3");
+    lab.echoes(7001, 10_000);
+    drop((_daemon, _again, shared));
+    lab.wait_for_pairs(0);
+    lab.down();
+}

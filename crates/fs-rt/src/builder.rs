@@ -1,5 +1,6 @@
 //! [`Builder`]: the settings of a runtime.
 
+use crate::device::queues::NamedQueues;
 use crate::poll::PollPolicy;
 use fs_core::{Cidr, Limits, Secret, TcpConfig};
 use fs_xdp::Link;
@@ -173,6 +174,7 @@ impl Standalone {
 #[must_use]
 pub struct Builder {
     pub(crate) devices: Vec<String>,
+    pub(crate) queues: Option<NamedQueues>,
     pub(crate) cores: Vec<usize>,
     pub(crate) pin: bool,
     pub(crate) policy: Option<PollPolicy>,
@@ -196,6 +198,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             devices: Vec::new(),
+            queues: None,
             cores: Vec::new(),
             pin: true,
             policy: None,
@@ -232,6 +235,26 @@ impl Builder {
             return self;
         }
         named.split(',').map(str::trim).filter(|name| !name.is_empty()).fold(self, Self::device)
+    }
+
+    /// Takes only these receive queues of each device. The others stay the kernel's, and those of
+    /// programs on a daemon that shares the device. Default: all of them, or a pair of devices of
+    /// such a daemon. Core i opens the queues at the positions i, i + cores, … of the list.
+    ///
+    /// The card must bring a port's packets to these queues (`ethtool -N eth0 flow-type tcp4
+    /// dst-port 7777 action 2`). A connection that arrives by another queue is a kernel socket's, and
+    /// so are all that the program makes itself, since the card chooses the queue of their replies.
+    ///
+    /// ```no_run
+    /// use fastsock::Runtime;
+    ///
+    /// let runtime = Runtime::builder().device("eth0").queues([2, 3]).cores([0, 1]).build()?;
+    /// # drop(runtime);
+    /// # Ok::<(), fastsock::BuildError>(())
+    /// ```
+    pub fn queues(mut self, queues: impl IntoIterator<Item = u32>) -> Self {
+        self.queues = Some(queues.into_iter().collect());
+        self
     }
 
     /// Sets the CPUs: one pinned thread on each. Default: as many of the process's CPUs as the
@@ -389,6 +412,10 @@ impl Builder {
 
     /// Returns how many local ports to reserve.
     pub(crate) fn ports_to_reserve(&self) -> usize {
+        if self.queues.is_some() {
+            // Kernel sockets make the connections.
+            return self.ephemeral_ports.unwrap_or(0);
+        }
         let default = (EPHEMERAL_PORTS_PER_CORE * self.cores.len()).clamp(EPHEMERAL_PORTS_MIN, EPHEMERAL_PORTS_MAX);
         self.ephemeral_ports.unwrap_or(default)
     }

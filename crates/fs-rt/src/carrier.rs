@@ -32,8 +32,8 @@ pub enum Why {
     NoDevice,
     /// Its peer is this host: loopback, or one of the host's addresses.
     ThisHost,
-    /// The connection arrived through another device than the runtime's, or the kernel routes it
-    /// through another device.
+    /// The connection arrived through another device or queue than the runtime's, or the kernel
+    /// routes it through another device.
     OtherRoute,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Why {
         f.write_str(match self {
             Why::NoDevice => "the runtime has no device",
             Why::ThisHost => "this host's own address",
-            Why::OtherRoute => "by another device",
+            Why::OtherRoute => "by another device or queue",
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::carrier::Carriers;
 use crate::device::openers::Openers;
-use crate::device::queues::QueueOpener;
+use crate::device::queues::{NamedQueues, QueueOpener, core_of};
 use crate::error::RunError;
 use crate::kernel::{ControlPlane, WorldChange};
 use crate::mailbox::Inboxes;
@@ -63,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) openers: Openers,
     /// The devices' names, by interface.
     devices: Vec<String>,
+    named: Option<NamedQueues>,
     pub(crate) published: Box<[Mutex<CoreStats>]>,
     /// Cores whose application's future has not finished.
     pub(crate) apps_left: AtomicUsize,
@@ -82,7 +83,7 @@ impl Shared {
         ports: Ports,
         control: ControlPlane,
         openers: Openers,
-        devices: Vec<String>,
+        (devices, named): (Vec<String>, Option<NamedQueues>),
         carriers: Carriers,
     ) -> Self {
         let cores = inboxes.len();
@@ -94,6 +95,7 @@ impl Shared {
             carriers,
             openers,
             devices,
+            named,
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
@@ -120,17 +122,21 @@ impl Shared {
 
     /// Returns the largest number of queues of a core when all known queues are open.
     pub(crate) fn queues_of_a_core(&self) -> u32 {
-        let cores = self.inboxes.len() as u32;
-        self.openers.all().iter().map(|(_, opener)| opener.queues().div_ceil(cores)).sum()
+        let cores = self.inboxes.len();
+        self.openers.all().iter().map(|(_, opener)| opener.queues().len().div_ceil(cores) as u32).sum()
     }
 
     /// Makes the core of a new queue close it.
     pub(crate) fn close_queue(&self, iface: IfaceId, queue: u32) {
-        self.inboxes[queue as usize % self.inboxes.len()].send(Message::CloseQueue { iface, queue });
+        self.inboxes[self.core_of(queue)].send(Message::CloseQueue { iface, queue });
     }
 
     pub(crate) fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
-        self.inboxes[queue as usize % self.inboxes.len()].send(Message::NewQueue { iface, queue, is_new });
+        self.inboxes[self.core_of(queue)].send(Message::NewQueue { iface, queue, is_new });
+    }
+
+    fn core_of(&self, queue: u32) -> usize {
+        core_of(queue, self.named.as_ref(), self.inboxes.len())
     }
 
     /// Attaches to a device that has come back under its name. Returns its index in the kernel.
@@ -148,8 +154,8 @@ impl Shared {
         let (index, queues) = (opener.index(), opener.queues());
         self.openers.put(iface, opener);
         self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(&iface.0);
-        (0..queues).for_each(|queue| self.open_queue(iface, queue, false));
-        tracing::info!(device = self.devices.get(n), queues, "the device is back");
+        queues.iter().for_each(|queue| self.open_queue(iface, *queue, false));
+        tracing::info!(device = self.devices.get(n), ?queues, "the device is back");
         Some(Ok(index))
     }
 

@@ -81,6 +81,10 @@ fn invalid_settings_name_cause_and_remedy() {
         (veth().cores([0, 1, 2]).ephemeral_ports(3), ".ephemeral_ports(4) is the minimum"),
         (veth().ephemeral_ports_from(60_000), ".ephemeral_ports_from(…)"),
         (veth().ephemeral_ports_from(0), ".ephemeral_ports_from(…)"),
+        (veth().queues([]), "omit it to take all"),
+        (veth().queues([3, 2, 3]), "queue 3 is named twice"),
+        (veth().queues([1]).ask_for_routes(false), "remove .ask_for_routes(false)"),
+        (veth().queues([1]).link(LinkChoice::Tap).standalone(Standalone::new().addr(ADDR, 24)), "remove .queues(…)"),
     ] {
         let error = builder.build().unwrap_err();
         assert!(matches!(error, BuildError::Config(_)) && error.to_string().contains(cure), "{error}");

@@ -211,6 +211,23 @@ impl Lab {
         namespace.enter(|| Running::start(&mut self.program_command(uid, role)))
     }
 
+    /// Starts this binary in the host's namespace as root.
+    pub(crate) fn program_of_root(&self, role: &str) -> Running {
+        let mut command = Command::new(self.directory.join("program"));
+        command.args(["--exact", "program", "--nocapture"]).env(ROLE, role);
+        self.start(command.env("FASTSOCK_CONTROL", self.control()))
+    }
+
+    /// Makes the peer send its packets to this queue of the host's first device.
+    pub(crate) fn lead_to(&self, queue: u32) {
+        // /sys shows the devices of the namespace in which it was mounted.
+        self.peer.run(&format!(
+            "unshare --mount sh -c 'mount -t sysfs none /sys && cd /sys/class/net/peer0/queues && \
+             for q in tx-*; do echo 0 >$q/xps_cpus || exit; done; \
+             cat /proc/irq/default_smp_affinity >tx-{queue}/xps_cpus'"
+        ));
+    }
+
     pub(crate) fn program_command(&self, uid: u32, role: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);

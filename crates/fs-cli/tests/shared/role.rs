@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// | `ask PORT` | sends to the peer's echo server and compares |
 /// | `bind PORT` | prints whether it may have a port |
 ///
-/// Further words: `cores=N`, `device=NAME` (repeatable).
+/// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable).
 pub(crate) fn play() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let words: Vec<&str> = role.split(' ').collect();
@@ -31,6 +31,10 @@ pub(crate) fn play() {
     let mut builder = Runtime::builder().cores(0..cores).pin(false).frames(4096).ephemeral_ports(64);
     for device in devices {
         builder = builder.device(device);
+    }
+    let queues: Vec<u32> = option("queue=").iter().map(|queue| queue.parse().unwrap()).collect();
+    if !queues.is_empty() {
+        builder = builder.queues(queues);
     }
     let runtime = builder.build().unwrap_or_else(|error| panic!("{error}"));
     let (what, port) = (words[0].to_owned(), words[1].parse().unwrap());

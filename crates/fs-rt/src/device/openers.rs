@@ -1,6 +1,6 @@
 //! The devices of a runtime.
 
-use super::queues::QueueOpener;
+use super::queues::{NamedQueues, QueueOpener};
 use fs_core::IfaceId;
 use fs_xdp::{NetDevice, PortTable, QueueConfig, Umem, XdpConfig, XdpDevice, XdpError};
 use std::io;
@@ -13,6 +13,7 @@ pub(crate) struct Taken {
     pub(crate) config: XdpConfig,
     pub(crate) umem: Arc<Umem>,
     pub(crate) rings: QueueConfig,
+    pub(crate) named: Option<NamedQueues>,
 }
 
 /// Devices in the order of interfaces. Shared with the threads that open queues, and emptied at the
@@ -61,8 +62,8 @@ impl Openers {
         fill: impl FnOnce(PortTable) -> io::Result<()>,
     ) -> Option<Result<QueueOpener, XdpError>> {
         let taken = self.lock();
-        let Taken { opener: None, name, config, umem, rings } = taken.get(usize::from(n))? else { return None };
-        let (name, config, umem, rings) = (name.clone(), *config, umem.clone(), *rings);
+        let Taken { opener: None, name, config, umem, rings, named } = taken.get(usize::from(n))? else { return None };
+        let (name, config, umem, rings, named) = (name.clone(), *config, umem.clone(), *rings, named.clone());
         drop(taken);
         NetDevice::find(&name).ok()?;
         let guarded = |table: &PortTable| {
@@ -71,16 +72,12 @@ impl Openers {
         };
         Some(XdpDevice::attach_filled(&name, config, guarded).and_then(|device| {
             let queues = device.queue_counts_now();
-            if (queues.rx.min(queues.tx) as usize) < cores {
+            let last = named.as_ref().and_then(|named| named.iter().copied().max()).unwrap_or(cores as u32 - 1);
+            if queues.rx.min(queues.tx) <= last {
                 // Some core would have no queue to send through.
-                return Err(XdpError::NoSuchQueue {
-                    device: name,
-                    queue: cores as u32 - 1,
-                    rx: queues.rx,
-                    tx: queues.tx,
-                });
+                return Err(XdpError::NoSuchQueue { device: name, queue: last, rx: queues.rx, tx: queues.tx });
             }
-            let opener = QueueOpener::new(device, umem, rings);
+            let opener = QueueOpener::new(device, umem, rings, named);
             opener.guard_all()?;
             Ok(opener)
         }))

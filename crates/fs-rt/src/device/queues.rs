@@ -6,12 +6,23 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The queues that a program takes, by their numbers, if not all. Core i serves those at the positions
+/// i, i + cores, …
+pub(crate) type NamedQueues = Arc<[u32]>;
+
+/// Returns the core of a queue.
+pub(crate) fn core_of(queue: u32, named: Option<&NamedQueues>, cores: usize) -> usize {
+    let position = named.and_then(|named| named.iter().position(|one| *one == queue));
+    position.unwrap_or(queue as usize) % cores
+}
+
 /// Opens the queues of a device that has our program, also queues that it gets while the runtime
 /// runs (`ethtool -L`).
 pub(crate) struct QueueOpener {
     pub(crate) device: XdpDevice,
     umem: Arc<Umem>,
     pub(crate) rings: QueueConfig,
+    named: Option<NamedQueues>,
     /// Queues below this number are open, or are being opened.
     known: AtomicU32,
     /// Numbers of receive and send queues when they were last counted.
@@ -32,15 +43,18 @@ pub(crate) struct WaitingQueue {
 }
 
 impl QueueOpener {
-    pub(crate) fn new(device: XdpDevice, umem: Arc<Umem>, rings: QueueConfig) -> Self {
+    pub(crate) fn new(device: XdpDevice, umem: Arc<Umem>, rings: QueueConfig, named: Option<NamedQueues>) -> Self {
         let known = AtomicU32::new(device.queue_count());
         let counted = Mutex::new(device.queue_counts_now());
         let (late, opened, zero_copy) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Self { device, umem, rings, known, counted, late, opened, zero_copy }
+        Self { device, umem, rings, named, known, counted, late, opened, zero_copy }
     }
 
     /// Returns the queues that the device has got since the last call. The caller must open each.
     pub(crate) fn new_queues(&self) -> Range<u32> {
+        if self.named.is_some() {
+            return 0..0;
+        }
         let now = self.device.queue_counts_now();
         let counted = std::mem::replace(&mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner), now);
         let QueueCounts { rx, tx, .. } = now;
@@ -93,9 +107,10 @@ impl QueueOpener {
         self.device.device().index
     }
 
-    /// Returns the number of queues when the program was attached.
-    pub(crate) fn queues(&self) -> u32 {
-        self.known.load(Ordering::Relaxed)
+    /// Returns the queues that are open, or are being opened.
+    pub(crate) fn queues(&self) -> Vec<u32> {
+        let all = || (0..self.known.load(Ordering::Relaxed)).collect();
+        self.named.as_ref().map_or_else(all, |named| named.to_vec())
     }
 
     /// Returns the program's port table.
@@ -103,10 +118,10 @@ impl QueueOpener {
         self.device.port_table()
     }
 
-    /// Guards the device's queues, if each can be opened.
+    /// Guards the device's queues, if each can be opened, and is to be.
     pub(crate) fn guard_all(&self) -> Result<(), XdpError> {
         let counts = self.device.queue_counts_now();
-        self.device.port_table().guard(counts.rx <= counts.tx)
+        self.device.port_table().guard(self.named.is_none() && counts.rx <= counts.tx)
     }
 
     /// Logs that a new queue of the device is open.
@@ -167,4 +182,16 @@ pub(crate) const FRAMES_OF_QUEUE: u32 = 128;
 pub(crate) fn share(frames: u32, queues: u32) -> u32 {
     let share = frames / 2 / queues.max(1);
     if share == 0 { 0 } else { 1 << share.ilog2() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_divide_the_queues_in_turn() {
+        let of = |named: Option<&NamedQueues>, queues: [u32; 3]| queues.map(|queue| core_of(queue, named, 2));
+        assert_eq!(of(None, [0, 1, 2]), [0, 1, 0]);
+        assert_eq!(of(Some(&[6, 4, 2].into()), [6, 4, 2]), [0, 1, 0]);
+    }
 }

@@ -18,6 +18,8 @@ pub(crate) struct RouteLookup {
     changes: AtomicU64,
     /// Indexes of the runtime's devices.
     indexes: Mutex<Vec<u32>>,
+    /// The card brings replies to any of its queues, and the runtime has only some of them.
+    by_kernel: bool,
 }
 
 /// Source, destination, and the device that the socket is bound to; 0: none.
@@ -49,9 +51,19 @@ impl RouteLookup {
         Ok(Self::by(Netlink::open([])?, indexes))
     }
 
+    /// Lets the kernel make all connections, if `by_kernel`.
+    pub(crate) fn by_kernel(self, by_kernel: bool) -> Self {
+        Self { by_kernel, ..self }
+    }
+
     /// Asks with this socket, which may be another namespace's.
     pub(crate) fn by(netlink: Netlink, indexes: Vec<u32>) -> Self {
-        Self { netlink: Mutex::new(netlink), changes: AtomicU64::new(0), indexes: Mutex::new(indexes) }
+        Self {
+            netlink: Mutex::new(netlink),
+            changes: AtomicU64::new(0),
+            indexes: Mutex::new(indexes),
+            by_kernel: false,
+        }
     }
 
     /// Invalidates cached answers.
@@ -109,7 +121,7 @@ impl RouteLookup {
             Ok(route) if !route.unicast => ConnectRoute::None(libc::ENETUNREACH),
             Ok(route) => {
                 let ours = self.indexes.lock().unwrap_or_else(PoisonError::into_inner).contains(&route.device);
-                if ours { ConnectRoute::Ours } else { ConnectRoute::Others }
+                if ours && !self.by_kernel { ConnectRoute::Ours } else { ConnectRoute::Others }
             }
         }
     }

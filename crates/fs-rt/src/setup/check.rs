@@ -22,7 +22,8 @@ pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) 
         // A missing device is reported when it is opened.
         _ => {
             let devices = builder.devices.iter().filter_map(|name| NetDevice::find(name).ok());
-            devices.map(|device| device.queue_counts().rx as usize).min().unwrap_or(1)
+            let named = builder.queues.as_ref().map(|named| named.len());
+            named.or_else(|| devices.map(|device| device.queue_counts().rx as usize).min()).unwrap_or(1)
         }
     };
     let available = online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
@@ -31,6 +32,25 @@ pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) 
     }
     builder.cores = available.into_iter().take(queues.max(1)).collect();
     Ok(())
+}
+
+/// Checks the queues that are named.
+fn check_queues(builder: &Builder, is_xdp: bool) -> Result<(), BuildError> {
+    let Some(named) = &builder.queues else { return Ok(()) };
+    let mut seen = std::collections::BTreeSet::new();
+    let twice = named.iter().find(|queue| !seen.insert(**queue));
+    let wrong = match twice {
+        Some(queue) => format!("queue {queue} is named twice in .queues(…)"),
+        None if named.is_empty() => "no queue is named in .queues(…): omit it to take all of them".into(),
+        None if !is_xdp => "this kind of link has no queues of a device: remove .queues(…)".into(),
+        None if !builder.asks_for_routes => {
+            "with .queues(…) the kernel makes the connections, so it must be asked for routes: remove \
+             .ask_for_routes(false)"
+                .into()
+        }
+        None => return Ok(()),
+    };
+    Err(BuildError::Config(wrong))
 }
 
 /// Minimum frames of a core: those that a queue needs to receive, and as many in flight. With fewer, no
@@ -63,6 +83,7 @@ pub(super) fn check(builder: &Builder) -> Result<(), BuildError> {
                 .into(),
         ));
     }
+    check_queues(builder, is_xdp)?;
     if !is_xdp && !kernel && builder.standalone.is_empty() {
         return Err(BuildError::Config(
             "this kind of link needs addresses of its own, because the host's kernel also sees and answers its \

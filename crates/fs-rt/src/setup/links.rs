@@ -5,7 +5,7 @@ use crate::builder::{Builder, LinkChoice, XdpMode};
 use crate::core::CoreLinks;
 use crate::device::openers::{Emptied, Openers, Taken};
 use crate::device::probe::{self, Host, Reason};
-use crate::device::queues::{FRAMES_OF_QUEUE, QueueOpener, share};
+use crate::device::queues::{FRAMES_OF_QUEUE, NamedQueues, QueueOpener, core_of, share};
 use crate::error::BuildError;
 use crate::netlink::Netlink;
 use fs_core::IfaceId;
@@ -159,22 +159,31 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
         let device = XdpDevice::attach(name, config).map_err(|error| link_error(name, error))?;
         devices.push((device, before, config));
     }
-    let queues = devices.iter().map(|(device, ..)| device.queue_count() as usize).min();
+    let named = builder.queues.clone();
+    let count = |device: &XdpDevice| named.as_ref().map_or(device.queue_count(), |named| named.len() as u32);
+    let queues = devices.iter().map(|(device, ..)| count(device) as usize).min();
     let cores = queues.map_or(builder.cores.len(), |queues| for_queues(builder, queues));
     opened.links.truncate(cores);
     opened.pools.truncate(cores);
     // The most queues of a core: the first cores serve the remainder of an uneven division.
-    let each = devices.iter().map(|(device, ..)| device.queue_count().div_ceil(cores as u32)).sum();
+    let each = devices.iter().map(|(device, ..)| count(device).div_ceil(cores as u32)).sum();
     let rings = rings(builder.frames, each, umem.config().chunk_size)?;
     for (n, (name, (device, before, config))) in builder.devices.iter().zip(devices).enumerate() {
         let failed = |error| link_error(name, error);
-        let OpenDevice { opener, queues, config } = hold(device, before, config, rings, umem, opened, cores)?;
+        let OpenDevice { opener, queues, config } = hold(device, before, config, (rings, &named), umem, opened, cores)?;
         for (core, link) in queues {
             opened.links[core].push((Box::new(link), IfaceId(n as u8)));
         }
         opener.guard_all().map_err(failed)?;
         opened.tables.push(opener.table());
-        let taken = Taken { opener: Some(Arc::new(opener)), name: name.clone(), config, umem: umem.clone(), rings };
+        let taken = Taken {
+            opener: Some(Arc::new(opener)),
+            name: name.clone(),
+            config,
+            umem: umem.clone(),
+            rings,
+            named: named.clone(),
+        };
         opened.openers.add(taken);
     }
     Ok(())
@@ -187,7 +196,8 @@ fn cores_with_queues(builder: &Builder) -> usize {
         let counts = device.queue_counts();
         counts.rx.min(counts.tx) as usize
     });
-    queues.fold(builder.cores.len(), usize::min).max(1)
+    let named = builder.queues.as_ref().map_or(usize::MAX, |named| named.len());
+    queues.fold(builder.cores.len().min(named), usize::min).max(1)
 }
 
 /// Returns how to attach to a device. `is_alone`: one core serves it.
@@ -257,15 +267,16 @@ fn hold(
     mut device: XdpDevice,
     mut before: Option<Host>,
     mut config: XdpConfig,
-    rings: QueueConfig,
+    (rings, named): (QueueConfig, &Option<NamedQueues>),
     umem: &Arc<Umem>,
     opened: &mut Opened,
     cores: usize,
 ) -> Result<OpenDevice, BuildError> {
     let name = device.device().name.clone();
     loop {
-        let opener = QueueOpener::new(device, umem.clone(), rings);
-        let mut queues = open_queues(&opener, &mut opened.pools).map_err(|error| link_error(&name, error))?;
+        let opener = QueueOpener::new(device, umem.clone(), rings, named.clone());
+        let mut queues =
+            open_queues(&opener, named.as_ref(), &mut opened.pools).map_err(|error| link_error(&name, error))?;
         // Generic mode did not change the card.
         let before = before.as_mut().filter(|_| opener.device.is_native());
         let Some(reason) = before.and_then(|before| before.what_is_wrong(&mut queues)) else {
@@ -296,12 +307,16 @@ fn hold(
     }
 }
 
-/// Opens all queues of a device, each for its core. Every queue needs a socket: the kernel would
-/// get the packets of a queue without one, and reset our connections.
-fn open_queues(opener: &QueueOpener, pools: &mut [UmemPool]) -> Result<Vec<(usize, XdpLink)>, XdpError> {
+/// Opens all queues of a device, or those that are named, each for its core. Every queue needs a
+/// socket: the kernel would get the packets of a queue without one, and reset our connections.
+fn open_queues(
+    opener: &QueueOpener,
+    named: Option<&NamedQueues>,
+    pools: &mut [UmemPool],
+) -> Result<Vec<(usize, XdpLink)>, XdpError> {
     let mut queues = Vec::new();
-    for queue in 0..opener.queues() {
-        let core = queue as usize % pools.len();
+    for queue in opener.queues() {
+        let core = core_of(queue, named, pools.len());
         queues.push((core, opener.open(queue, &mut pools[core], opener.rings.fill)?));
     }
     Ok(queues)

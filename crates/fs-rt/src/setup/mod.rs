@@ -69,6 +69,7 @@ fn by_environment(link: Option<&OsStr>) -> Result<bool, BuildError> {
 
 fn on_kernel(builder: &mut Builder) {
     builder.link = LinkChoice::Kernel;
+    builder.queues = None;
     builder.standalone.clear();
 }
 
@@ -120,6 +121,7 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
             };
             let routes = builder.asks_for_routes.then(open).transpose();
             let routes = routes.map_err(|source| BuildError::Netlink { what: "routes", source })?;
+            let routes = routes.map(|routes| routes.by_kernel(builder.queues.is_some()));
             ControlPlane::new(routes).map_err(no_eventfd)?
         }
         None => ControlPlane::none(),
@@ -130,7 +132,8 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
         (false, false) => Carriers::Core,
     };
     let openers = opened.openers.clone();
-    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, openers, builder.devices.clone(), carriers));
+    let devices_of = (builder.devices.clone(), builder.queues.clone());
+    let shared = Arc::new(Shared::new(inboxes.into(), ports, control, openers, devices_of, carriers));
     if let Some(mirror) = mirror {
         follow(&shared, mirror, addresses.unwrap_or_default())?;
     }
@@ -161,7 +164,8 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
         scopes: devices.iter().map(|device| device.index).collect(),
         routes: routes.clone(),
         mail,
-        steering: rss.steering(cores),
+        // The runtime makes no connections of its own with named queues.
+        steering: rss.steering(cores).filter(|_| builder.queues.is_none()),
         cpu: builder.cores[index],
         pin: builder.pin,
         policy: if kernel { PollPolicy { spin: Duration::ZERO, ..builder.policy() } } else { builder.policy() },
@@ -183,7 +187,8 @@ const FRAMES_OF_KERNEL: u32 = 1024;
 
 /// Returns the devices that a daemon shares, if the program leaves the choice of the link to us.
 fn shared_devices(builder: &Builder) -> Result<Vec<Arc<SharedDevice>>, BuildError> {
-    if !matches!(builder.link, LinkChoice::XdpAuto) || !builder.standalone.is_empty() {
+    let is_free = matches!(builder.link, LinkChoice::XdpAuto) && builder.queues.is_none();
+    if !is_free || !builder.standalone.is_empty() {
         return Ok(Vec::new());
     }
     broker::find(&builder.devices).map_err(|source| BuildError::System { what: "cannot use a shared device", source })
