@@ -158,14 +158,7 @@ impl Programs {
             return Ok(());
         }
         let _none = std::fs::remove_file(&path);
-        let link = bpf::link_ingress(input, index).map_err(|error| {
-            let doing = if error.raw_os_error() == Some(libc::EINVAL) {
-                "attach to the device (needs Linux 6.6 or later, for tcx)"
-            } else {
-                "attach to the device"
-            };
-            Error::system(doing, error)
-        })?;
+        let link = bpf::link_ingress(input, index).map_err(|error| Error::system("attach to the device", error))?;
         bpf::pin(link.as_fd(), &path).map_err(|error| Error::system("pin the attachment", error))
     }
 

@@ -5,6 +5,7 @@ use crate::leases::Refused;
 use crate::pair::{self, Sockets, Wanted};
 use crate::programs::{Counters, Programs, SLOTS, Slot, unpin};
 use crate::proof::Proof;
+use aya::util::KernelVersion;
 use fs_core::Protocol;
 use fs_rt::broker::message::{Device, MAX_QUEUES};
 use fs_rt::netlink::Netlink;
@@ -62,6 +63,12 @@ impl SharedDevice {
     /// Loads and attaches. What an earlier daemon has left goes on.
     pub(crate) fn open(pins: &Path, name: &str) -> Result<Self, Error> {
         let device = find(name)?;
+        if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(6, 6, 0)) {
+            // Before anything is made and pinned.
+            let why = std::io::Error::from(std::io::ErrorKind::Unsupported);
+            let doing = format!("share {name} (needs Linux 6.6 or later: here one program at a time has a device)");
+            return Err(Error::system(doing, why));
+        }
         let mut programs = Programs::load(&folder(pins, name)?)?;
         programs.attach(device.index)?;
         Ok(Self { name: name.to_owned(), device, gone: false, programs })

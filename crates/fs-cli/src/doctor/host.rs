@@ -23,8 +23,8 @@ fn kernel() -> Finding {
         ),
         Some(v) if v < MULTI_BUFFER => Finding::note(
             "kernel",
-            format!("Linux {release} has no multi-buffer packets for AF_XDP"),
-            "use Linux 6.6 or later if the MTU is above 3506",
+            format!("Linux {release} has no multi-buffer packets for AF_XDP, and programs cannot share a device"),
+            "use Linux 6.6 or later if the MTU is above 3506, or if several programs at a time need one device",
         ),
         Some(_) => Finding::good("kernel", format!("Linux {release}")),
         None => Finding::note(
