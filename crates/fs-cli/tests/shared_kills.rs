@@ -15,11 +15,14 @@ fn program() {
     role::play();
 }
 
-/// Memory of files in memory (memfd), as programs' frames are.
-fn shared_memory() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
+/// Returns how many memory files (memfd) a process holds, by descriptors and by mappings. A program's
+/// frames are one, which the daemon registers for it.
+fn memory_files(pid: u32) -> usize {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let files = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let open = files.filter(|file| file.to_string_lossy().starts_with("/memfd:")).count();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    open + maps.lines().filter(|line| line.contains("/memfd:")).count()
 }
 
 /// The daemon has nothing of a program any more.
@@ -46,7 +49,7 @@ fn killed_program_leaves_nothing() {
     lab.program(&lab.host, 65_534, "serve 7001").kill();
     let whole = began.elapsed();
     nothing_is_held(&lab);
-    let before = shared_memory();
+    let before = memory_files(daemon.pid());
     const STEPS: u32 = 12;
     // From its first instruction to its first accept; most of the time it makes its pair and its leases.
     for step in 0..STEPS {
@@ -55,17 +58,14 @@ fn killed_program_leaves_nothing() {
         program.kill();
         nothing_is_held(&lab);
     }
-    // 8 MiB of frames each; other tests use shared memory, too.
+    // The daemon closes a program's frames after it has seen the end of the program's connection.
     let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        let more = shared_memory().saturating_sub(before);
-        if more < 8 << 20 << 3 {
-            break;
-        }
-        assert!(Instant::now() < end, "{more} bytes of {STEPS} programs are held");
-        std::thread::sleep(Duration::from_millis(100));
+    while memory_files(daemon.pid()) != before {
+        assert!(Instant::now() < end, "frames of killed programs are held: {}", memory_files(daemon.pid()) - before);
+        std::thread::sleep(Duration::from_millis(10));
     }
     let served = lab.program(&lab.host, 65_534, "serve 7001");
+    assert!(memory_files(daemon.pid()) > before, "a program's frames are no memory file of the daemon");
     lab.echoes(7001, 10_000);
     drop((served, daemon));
     lab.down();
