@@ -131,24 +131,37 @@ pub fn built(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Compiles the C program `tests/NAME/*.c` and returns its path. `allowed`: permitted warnings.
+/// Compiles the C program `tests/NAME/*.c` and returns its path. `allowed`: permitted warnings. Does
+/// nothing if the program is newer than its sources and than the running test.
 pub fn compile(name: &str, allowed: &[&str]) -> Result<PathBuf> {
     let program = target_dir().join(name);
     let mut files: Vec<PathBuf> = std::fs::read_dir(workspace().join("tests").join(name))?
         .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?
-        .into_iter()
-        .filter(|path| path.extension().is_some_and(|kind| kind == "c"))
-        .collect();
+        .collect::<Result<Vec<_>>>()?;
     files.sort();
+    let is_c = |path: &&PathBuf| path.extension().is_some_and(|kind| kind == "c");
+    // Tests of several processes need it at the same time: one of them compiles it.
+    let lock = std::fs::File::create(target_dir().join(format!("{name}.lock")))?;
+    lock.lock()?;
+    if is_newer(&program, files.iter().cloned().chain(std::env::current_exe())) {
+        return Ok(program);
+    }
     made(&program, |program| {
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu17", "-O1", "-D_GNU_SOURCE", "-pthread", "-Wall", "-Werror"]).args(allowed);
-        let output = cc.arg("-o").arg(program).args(&files).output().context("cannot run cc")?;
+        cc.arg("-o").arg(program).args(files.iter().filter(is_c));
+        let output = cc.output().context("cannot run cc")?;
         ensure!(output.status.success(), "cc:\n{}", String::from_utf8_lossy(&output.stderr));
         Ok(())
     })?;
     Ok(program)
+}
+
+/// Returns whether a file exists and is newer than all of `sources`.
+fn is_newer(file: &Path, sources: impl IntoIterator<Item = PathBuf>) -> bool {
+    let changed = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+    let Some(made) = changed(file) else { return false };
+    sources.into_iter().all(|source| changed(&source).is_some_and(|changed| changed < made))
 }
 
 /// Creates a file that tests of several processes use. It is created under another name first, so

@@ -107,7 +107,7 @@ fn observes_what_the_kernel_does(part: usize, connections: Connections) -> Resul
     })
 }
 
-const TESTS: usize = 8;
+const TESTS: usize = 16;
 
 macro_rules! parts {
     ($($warm:ident, $fresh:ident = $part:literal;)*) => {
@@ -134,6 +134,14 @@ parts! {
     calls_on_a_ring_return_what_the_kernels_do_6, calls_before_a_ring_return_what_the_kernels_do_6 = 5;
     calls_on_a_ring_return_what_the_kernels_do_7, calls_before_a_ring_return_what_the_kernels_do_7 = 6;
     calls_on_a_ring_return_what_the_kernels_do_8, calls_before_a_ring_return_what_the_kernels_do_8 = 7;
+    calls_on_a_ring_return_what_the_kernels_do_9, calls_before_a_ring_return_what_the_kernels_do_9 = 8;
+    calls_on_a_ring_return_what_the_kernels_do_10, calls_before_a_ring_return_what_the_kernels_do_10 = 9;
+    calls_on_a_ring_return_what_the_kernels_do_11, calls_before_a_ring_return_what_the_kernels_do_11 = 10;
+    calls_on_a_ring_return_what_the_kernels_do_12, calls_before_a_ring_return_what_the_kernels_do_12 = 11;
+    calls_on_a_ring_return_what_the_kernels_do_13, calls_before_a_ring_return_what_the_kernels_do_13 = 12;
+    calls_on_a_ring_return_what_the_kernels_do_14, calls_before_a_ring_return_what_the_kernels_do_14 = 13;
+    calls_on_a_ring_return_what_the_kernels_do_15, calls_before_a_ring_return_what_the_kernels_do_15 = 14;
+    calls_on_a_ring_return_what_the_kernels_do_16, calls_before_a_ring_return_what_the_kernels_do_16 = 15;
 }
 
 /// A program's own allocator holds its locks from its handler before a fork until its handlers

@@ -88,16 +88,20 @@ fn run(part: &Part, commit: &str, logs: &Path) -> Result<Row, String> {
     })
 }
 
-/// The table's last cell: "passed: 12", "failed: 1 of 12: NAME", "skipped: REASON".
+/// The table's last cell: "passed: 12", "failed: 1 of 12: NAME", "skipped: REASON", each with what
+/// the environment chose.
 fn result(outcome: &Outcome, log: &str) -> String {
     let Outcome { passed, skipped, failed } = outcome;
-    let reasons: Vec<&str> = log.lines().filter_map(|line| line.strip_prefix("skipped: ")).collect();
-    match (failed.first(), passed) {
+    let lines = |start: &'static str| log.lines().filter_map(move |line| line.strip_prefix(start));
+    let reasons: Vec<&str> = lines("skipped: ").collect();
+    let mut text = match (failed.first(), passed) {
         (Some(name), _) => format!("failed: {} of {}: {name}", failed.len(), failed.len() + passed),
         (None, 0) => format!("skipped: {}", reasons.last().unwrap_or(&"no reason told")),
         (None, _) if *skipped > 0 => format!("passed: {passed}, {skipped} skipped"),
         (None, _) => format!("passed: {passed}"),
-    }
+    };
+    lines(commands::CHOSEN).for_each(|choice| text += &format!(", {choice}"));
+    text
 }
 
 /// Returns the commit, with `+` if the tree's sources differ from it. Documents do not count,
@@ -128,6 +132,7 @@ mod tests {
         assert_eq!(result(&outcome(12, 0, &[]), ""), "passed: 12");
         assert_eq!(result(&outcome(12, 2, &[]), "skipped: x\n"), "passed: 12, 2 skipped");
         assert_eq!(result(&outcome(12, 0, &["a::b"]), ""), "failed: 1 of 13: a::b");
+        assert_eq!(result(&outcome(12, 0, &[]), "x\nchosen: SECONDS=60\n"), "passed: 12, SECONDS=60");
         assert_eq!(result(&outcome(0, 1, &[]), "a\nskipped: no QEMU\n"), "skipped: no QEMU");
     }
 

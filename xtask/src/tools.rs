@@ -21,18 +21,31 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the path of a program of the release build.
-pub(crate) fn release(name: &str) -> PathBuf {
-    target().join("release").join(name)
+/// If it is set, parts of `make proof` run on the build of `make test`, without a second build.
+const DEBUG_BUILD: &str = "DEBUG_BUILD";
+
+/// True if [`DEBUG_BUILD`] is set.
+pub(crate) fn is_debug_build() -> bool {
+    std::env::var_os(DEBUG_BUILD).is_some_and(|value| !value.is_empty())
 }
 
-/// Builds packages for `release`, unless all are built.
+/// Returns cargo's arguments for the release build, none for the debug build.
+pub(crate) fn profile() -> &'static [&'static str] {
+    if is_debug_build() { &[] } else { &["--release"] }
+}
+
+/// Returns the path of a program of the release build, or of the debug build.
+pub(crate) fn release(name: &str) -> PathBuf {
+    target().join(if is_debug_build() { "debug" } else { "release" }).join(name)
+}
+
+/// Builds packages, unless all are built.
 pub(crate) fn build(names: &[&str]) -> Result<(), String> {
     if std::env::var_os(BUILT).is_some() {
         return Ok(());
     }
-    let mut command = cargo(&["build", "--release", "--quiet"]);
-    if succeeds(command.args(packages(names)))? { Ok(()) } else { Err("the build failed".into()) }
+    let mut command = cargo(&["build", "--quiet"]);
+    if succeeds(command.args(profile()).args(packages(names)))? { Ok(()) } else { Err("the build failed".into()) }
 }
 
 /// Installs the missing packages for a purpose.

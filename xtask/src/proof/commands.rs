@@ -1,13 +1,19 @@
 //! What parts run: builds, commands in order, and choices of the environment.
 
+use crate::nextest;
 use crate::part::Outcome;
 use crate::run::Run;
-use crate::tools::{BUILT, cargo, output_of};
+use crate::tools::{BUILT, cargo, is_debug_build, output_of};
 use std::process::Command;
 
-/// Returns an environment variable, or its default.
-pub(super) fn variable(name: &str, default: &str) -> String {
-    std::env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.into())
+/// The start of a log's line that names a choice, which the table repeats.
+pub(super) const CHOSEN: &str = "chosen: ";
+
+/// Returns an environment variable, or its default. Notes one that is set.
+pub(super) fn variable(run: &Run, name: &str, default: &str) -> String {
+    let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) else { return default.into() };
+    run.note(&format!("{CHOSEN}{name}={value}"));
+    value
 }
 
 /// Returns a command with a verb of this program.
@@ -18,10 +24,19 @@ pub(super) fn xtask(arguments: &[&str]) -> Command {
 }
 
 /// Builds all packages for `release` together: cargo selects features for the packages it is given,
-/// and would rebuild most of them for each selection. Does nothing if `FS_BUILT` is set.
+/// and would rebuild most of them for each selection. Does nothing if `FS_BUILT` is set. With
+/// `DEBUG_BUILD` it is the build of `make test`.
 pub(super) fn release(run: &mut Run) -> bool {
-    std::env::var_os(BUILT).is_some()
-        || run.succeeds(&mut cargo(&["build", "--release", "--workspace", "--lib", "--bins"]), 7200)
+    if is_debug_build() {
+        run.note(&format!("{CHOSEN}debug build"));
+    }
+    if std::env::var_os(BUILT).is_some() {
+        return true;
+    }
+    if is_debug_build() {
+        return nextest::build(run, 7200);
+    }
+    run.succeeds(&mut cargo(&["build", "--release", "--workspace", "--lib", "--bins"]), 7200)
 }
 
 /// Runs commands in order until one fails, as one test. If a successful command prints a line

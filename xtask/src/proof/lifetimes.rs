@@ -27,10 +27,10 @@ pub(super) fn lifetimes(run: &mut Run) -> Outcome {
         run.note("skipped: not root (a network namespace)");
         return Outcome::skipped();
     }
-    let Ok(connections) = variable("CONNECTIONS", "1000000").parse::<u64>() else {
+    let Ok(connections) = variable(run, "CONNECTIONS", "1000000").parse::<u64>() else {
         return Outcome::one("CONNECTIONS: no number", false);
     };
-    let seed = variable("SEED", &std::process::id().to_string());
+    let seed = variable(run, "SEED", &std::process::id().to_string());
     let folder = target().join("proof/lifetimes");
     let _ = std::fs::remove_dir_all(&folder);
     let _ = std::fs::create_dir_all(&folder);

@@ -5,7 +5,7 @@ use super::{api, lifetimes, nostd, package, processors, readme};
 use crate::nextest;
 use crate::part::{Outcome, Part};
 use crate::run::{Run, target};
-use crate::tools::{BUILT, cargo, output_of, packages};
+use crate::tools::{BUILT, cargo, is_debug_build, output_of, packages, profile};
 use std::process::Command;
 
 const MINUTE: u64 = 60;
@@ -167,8 +167,9 @@ fn long(run: &mut Run) -> Outcome {
         return Outcome::one("long: build", false);
     }
     let mut arguments = nextest::workspace();
+    arguments.extend(profile());
     // The frameworks' tests need a program that has its own part.
-    arguments.extend(["--release", "--run-ignored", "only", "-E", "not binary(frameworks)"]);
+    arguments.extend(["--run-ignored", "only", "-E", "not binary(frameworks)"]);
     nextest::tests(run, "long", &arguments, 4 * HOUR)
 }
 
@@ -176,9 +177,10 @@ fn frameworks(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("frameworks: build", false);
     }
-    let arguments = ["--release", "-p", "fs-tests", "--test", "frameworks", "--run-ignored", "all"];
+    let arguments = [&["-p", "fs-tests", "--test", "frameworks", "--run-ignored", "all"], profile()].concat();
     let mut outcome = nextest::tests(run, "default", &arguments, HOUR);
-    outcome.add(nextest::tests(run, "default", &["--release", "-p", "fs-frameworks", "--test", "send"], HOUR));
+    let sends = [&["-p", "fs-frameworks", "--test", "send"], profile()].concat();
+    outcome.add(nextest::tests(run, "default", &sends, HOUR));
     outcome
 }
 
@@ -186,9 +188,10 @@ fn unmodified(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("unmodified: build", false);
     }
-    let arguments = ["--release", "-p", "fs-tests", "--test", "unmodified", "--run-ignored", "all"];
+    let arguments = [&["-p", "fs-tests", "--test", "unmodified", "--run-ignored", "all"], profile()].concat();
     let outcome = nextest::tests(run, "default", &arguments, 2 * HOUR);
-    if outcome.failed.is_empty() {
+    // The page has figures of the release build.
+    if outcome.failed.is_empty() && !is_debug_build() {
         run.succeeds(&mut cargo(&["run", "--release", "-p", "fs-tests", "--bin", "compatibility"]), 10 * MINUTE);
     }
     outcome
@@ -207,12 +210,14 @@ fn experiments(run: &mut Run) -> Outcome {
 }
 
 fn soak(run: &mut Run) -> Outcome {
-    let seconds = variable("SECONDS", "600");
-    all(run, [cargo(&["run", "--release", "-p", "fs-sim", "--", "soak", "--seconds", &seconds])], 24 * HOUR)
+    let seconds = variable(run, "SECONDS", "600");
+    let mut command = Command::new(crate::tools::release("fs-sim"));
+    command.args(["soak", "--seconds", &seconds]);
+    built(run, [command], 24 * HOUR)
 }
 
 fn fuzz(run: &mut Run) -> Outcome {
-    let Ok(minutes) = variable("MINUTES", "10").parse::<u64>() else { return Outcome::one("MINUTES", false) };
+    let Ok(minutes) = variable(run, "MINUTES", "10").parse::<u64>() else { return Outcome::one("MINUTES", false) };
     let mut command = xtask(&["fuzz", "--seconds", &(minutes * MINUTE).to_string()]);
     command.env_remove(BUILT);
     all(run, [command], 24 * HOUR)
@@ -222,11 +227,11 @@ fn differ(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("differ: build", false);
     }
-    let seconds = variable("SECONDS", "600");
+    let seconds = variable(run, "SECONDS", "600");
     let mut command = Command::new(crate::tools::release("fs-differ"));
     command.args(["run", "tests/differ", "--seconds", &seconds, "--jobs", "2", "--differences", "1000"]);
     command.args(["--allowed", "tests/differ/allowed.txt", "--not-yet", "tests/differ/not-yet.txt"]);
-    let page = variable("COVERAGE", "");
+    let page = variable(run, "COVERAGE", "");
     if !page.is_empty() {
         command.args(["--coverage", &page]);
     }
@@ -235,7 +240,7 @@ fn differ(run: &mut Run) -> Outcome {
 
 fn changes(run: &mut Run) -> Outcome {
     let mut command = Command::new(crate::tools::release("changes"));
-    command.args(["--seconds", &variable("SECONDS", "600")]);
+    command.args(["--seconds", &variable(run, "SECONDS", "600")]);
     built(run, [command], 24 * HOUR)
 }
 
@@ -243,7 +248,7 @@ fn compat(run: &mut Run) -> Outcome {
     let mut install = Command::new("lab/install");
     install.arg("compat");
     let mut compat = Command::new(crate::tools::release("compat"));
-    compat.args(["--requests", &variable("REQUESTS", "100000")]).args(variable("PROGRAMS", "").split_whitespace());
+    compat.args(["--requests", &variable(run, "REQUESTS", "100000")]).args(variable(run, "PROGRAMS", "").split_whitespace());
     built(run, [install, compat], 24 * HOUR)
 }
 
@@ -252,15 +257,15 @@ fn kills(run: &mut Run) -> Outcome {
     let mut install = Command::new("lab/install");
     install.arg("compat");
     let mut compat = Command::new(crate::tools::release("compat"));
-    compat.args(["--kill-daemon", "--requests", &variable("REQUESTS", "100000")]);
-    compat.args(variable("PROGRAMS", "").split_whitespace());
+    compat.args(["--kill-daemon", "--requests", &variable(run, "REQUESTS", "100000")]);
+    compat.args(variable(run, "PROGRAMS", "").split_whitespace());
     built(run, [install, compat], 24 * HOUR)
 }
 
 fn worlds(run: &mut Run) -> Outcome {
     let mut command = Command::new(crate::tools::release("worlds"));
-    command.args(["--seconds", &variable("SECONDS", "600")]);
-    let seed = variable("SEED", "");
+    command.args(["--seconds", &variable(run, "SECONDS", "600")]);
+    let seed = variable(run, "SEED", "");
     if !seed.is_empty() {
         command.args(["--seed", &seed]);
     }
@@ -272,8 +277,8 @@ fn vm(run: &mut Run) -> Outcome {
         return Outcome::one("vm: build", false);
     }
     let mut command = xtask(&["vm", "matrix"]);
-    command.args((!variable("QUICK", "").is_empty()).then_some("--quick"));
-    let only = variable("ONLY", "");
+    command.args((!variable(run, "QUICK", "").is_empty()).then_some("--quick"));
+    let only = variable(run, "ONLY", "");
     if !only.is_empty() {
         command.args(["--only", &only]);
     }

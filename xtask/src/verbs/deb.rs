@@ -2,7 +2,7 @@
 //! them in clean roots of Debian 12 and 13.
 
 use crate::run::{root, target};
-use crate::tools::{cargo, release, succeeds};
+use crate::tools::{cargo, succeeds};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -92,7 +92,7 @@ fn packages() -> Result<(), String> {
 /// Writes manual pages and completions, most of which the programs generate from their own options.
 fn generated(extra: &Path) -> Result<(), String> {
     let told = |error| format!("{}: {error}", extra.display());
-    let program = release("fastsock");
+    let program = target().join("release/fastsock");
     fs::create_dir_all(extra.join("completions")).map_err(told)?;
     must(Command::new(&program).args(["man", "--to"]).arg(extra.join("man")))?;
     for page in fs::read_dir(root().join("packaging/man")).map_err(told)?.flatten() {
