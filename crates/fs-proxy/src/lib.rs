@@ -107,14 +107,15 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn serve(args: Args) -> anyhow::Result<()> {
-    let file = args.config.or(args.file).context("no configuration file")?;
+fn serve(mut args: Args) -> anyhow::Result<()> {
+    let file = args.config.take().or(args.file.take()).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
     config.check_stack(&file, args.stack.stack)?;
     if args.check {
         return Ok(());
     }
     let inherited = Arc::new(Inherited::receive(args.stack.stack)?);
+    args.stack.late_devices = inherited.has_predecessor();
     let files = fs_stacks::usage::raise_open_files(1 << 20)?;
     let count = args.stack.cores.0.len();
     let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
@@ -134,10 +135,12 @@ fn serve(args: Args) -> anyhow::Result<()> {
     let first = current.clone();
     let start = move |core| worker::run(core, budget, first.clone(), orders.clone(), inherited.clone());
     let cores = Cores::start(&args.stack, start)?;
-    let metrics = Metrics::start(metrics, stats, cores.counters())?;
+    let counters = cores.counters();
+    let metrics = Metrics::start(metrics, stats, counters.clone())?;
     let admin = admin.and_then(|admin| admin.start(metrics.shown()));
     let stack = args.stack.stack;
-    Reloader { file, stack, cores: count, current, metrics, admin, logs: logs.clone(), is_succeeded: false }
+    let (below, shared_logs) = (counters, logs.clone());
+    Reloader { file, stack, below, cores: count, current, metrics, admin, logs: shared_logs, is_succeeded: false }
         .start(channel)?;
     let result = cores.join();
     logs.finish();

@@ -14,8 +14,9 @@ use crate::handover::{self, Passed};
 use crate::metrics::Metrics;
 use crate::service;
 use crate::stats::Stats;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use fs_stacks::StackKind;
+use fs_stacks::cores::StackCounters;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -106,6 +107,7 @@ impl Channel {
 pub(crate) struct Reloader {
     pub(crate) file: PathBuf,
     pub(crate) stack: StackKind,
+    pub(crate) below: StackCounters,
     pub(crate) cores: usize,
     pub(crate) current: Arc<Generation>,
     pub(crate) metrics: Metrics,
@@ -230,10 +232,9 @@ impl Reloader {
     /// Starts another process and passes the listening sockets to it.
     async fn succeed(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) -> anyhow::Result<()> {
         ensure!(!self.is_succeeded, "another process has taken over already");
-        ensure!(
-            self.stack == StackKind::Kernel,
-            "only with --stack kernel: a device has one process with AF_XDP, so its successor starts after its end"
-        );
+        if let Some(reason) = self.below.refuses_successor() {
+            bail!("{reason}");
+        }
         let lent = Lent::default();
         ask(orders, answers, Order::Lend(lent.clone()), self.cores).await?;
         let mut sockets = std::mem::take(&mut *lent.lock().unwrap_or_else(PoisonError::into_inner));
@@ -245,8 +246,12 @@ impl Reloader {
         self.is_succeeded = true;
         service::succeeded_by(process);
         self.metrics.leave();
+        self.below.succeeded();
         // Before the order: without connections this process ends at once.
         tracing::info!("process {process} serves; this one ends with its last connection");
+        if self.stack == StackKind::Fastsock {
+            tracing::info!("until then new connections are the kernel's: a device has one process");
+        }
         if let Err(error) = ask(orders, answers, Order::Leave, self.cores).await {
             tracing::debug!("{error:#}");
         }

@@ -7,7 +7,6 @@ use fs_stacks::{Listener, LocalStop};
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 
 /// A listening socket, as its connections know it. They may outlive it, and it outlives
@@ -53,11 +52,8 @@ impl Socket {
     /// Returns further descriptors of the kernel's sockets.
     pub(crate) fn passed(&self) -> io::Result<Vec<Passed>> {
         let role = Role::Listener(self.address, self.occurrence);
-        let kernel = |listener: Rc<Listener>| match &*listener {
-            Listener::Kernel(socket) => Some(socket.as_fd().try_clone_to_owned()),
-            Listener::Fast(_) => None,
-        };
-        let sockets = self.listeners.iter().filter_map(Weak::upgrade).filter_map(kernel);
+        let listeners = self.listeners.iter().filter_map(Weak::upgrade);
+        let sockets = listeners.filter_map(|listener| listener.kernel_socket().transpose());
         sockets.map(|socket| Ok(Passed { role, socket: socket? })).collect()
     }
 

@@ -8,13 +8,22 @@ use crate::site::Site;
 use crate::socket::{Socket, Target};
 use crate::{health, serve, service};
 use anyhow::Context;
-use fs_stacks::{Core, Listener, LocalStop};
+use fs_stacks::{Core, Listener, LocalStop, StackKind, cores};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// Time for handshakes that have begun when another process takes over: a lost SYN-ACK is sent again
+/// after 1 s. Shorter: such a client is reset. Longer: new connections stay with the kernel for
+/// longer, since the device is this process's.
+const HANDSHAKES: Duration = Duration::from_secs(3);
+/// Limit for the last bytes of connections that are closed. Shorter: slow clients lose them. Longer: a
+/// client that takes none keeps the process for longer.
+const LAST_BYTES: Duration = Duration::from_secs(60);
 
 /// Runs the proxy on one core, until the stop and the end of its open connections.
 ///
@@ -30,8 +39,17 @@ pub(crate) async fn run(
     let clients = Clients::new(Limits::new(&first.config, budget));
     let lean = Rc::new(LeanCore::default());
     tokio::task::spawn_local(lean.clock.clone().run());
-    let mut worker =
-        Worker { core, budget, clients, lean, site: None, sockets: Vec::new(), retired: Vec::new(), failed };
+    let mut worker = Worker {
+        core,
+        budget,
+        clients,
+        lean,
+        site: None,
+        sockets: Vec::new(),
+        retired: Vec::new(),
+        failed,
+        leaves_at: None,
+    };
     let prepared = worker.prepare(&first, &inherited).await?;
     drop(first);
     worker.switch(prepared);
@@ -40,12 +58,13 @@ pub(crate) async fn run(
     let result = loop {
         tokio::select! {
             () = worker.core.stop_requested() => {
-                if worker.core.index == 0 && !worker.sockets.is_empty() {
+                if worker.core.index == 0 && !worker.sockets.is_empty() && worker.leaves_at.is_none() {
                     service::stopping();
                 }
                 break Ok(());
             }
             () = worker.finished() => break Ok(()),
+            () = worker.handshakes_ended() => worker.leave(),
             Some(error) = failure.recv() => break Err(error),
             order = orders.next() => match order {
                 Order::Stay => {}
@@ -64,7 +83,7 @@ pub(crate) async fn run(
                 }
                 Order::Lend(sockets) => orders.answer(worker.lend(&sockets)),
                 Order::Leave => {
-                    worker.leave();
+                    worker.begin_to_leave();
                     orders.answer(Ok(()));
                 }
                 Order::Cancel => {
@@ -89,6 +108,8 @@ struct Worker {
     /// Sites of earlier configurations. They live as long as their connections.
     retired: Vec<Weak<Site>>,
     failed: mpsc::UnboundedSender<anyhow::Error>,
+    /// Another process accepts. This one still accepts handshakes until then.
+    leaves_at: Option<Instant>,
 }
 
 /// Sockets and connections for a new configuration, open but not used yet.
@@ -121,7 +142,7 @@ impl Worker {
             let before = &generation.config.listeners[..number];
             let occurrence = before.iter().filter(|other| *other.address.get_ref() == address).count();
             let role = Role::Listener(address, occurrence);
-            let mut listeners = inherited.listeners(role, (self.core.index, self.core.count))?;
+            let mut listeners = inherited.listeners(role, (self.core.index, self.core.count), self.core.stack)?;
             if listeners.is_empty() {
                 let opened = self.core.listen_as(generation.number, number, address).await;
                 listeners.push(opened.with_context(|| format!("cannot listen on {address}"))?);
@@ -192,8 +213,12 @@ impl Worker {
         }
     }
 
-    /// Adds further descriptors of its sockets, for another process.
+    /// Adds further descriptors of its sockets, for another process. On fastsock, the cores' listeners
+    /// at an address share one.
     fn lend(&self, sockets: &Lent) -> anyhow::Result<()> {
+        if self.core.stack == StackKind::Fastsock && self.core.index > 0 {
+            return Ok(());
+        }
         let mut sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
         for socket in &self.sockets {
             sockets.extend(socket.passed()?.into_iter().map(|passed| (self.core.index, passed)));
@@ -201,8 +226,29 @@ impl Worker {
         Ok(())
     }
 
-    /// Another process accepts from now on. Open connections run to their end, without a deadline.
+    /// Another process accepts from now on. On a device, the packets of handshakes that have begun
+    /// still come here.
+    fn begin_to_leave(&mut self) {
+        let listeners = self.sockets.iter().flat_map(|socket| &socket.listeners).filter_map(Weak::upgrade);
+        // Each must leave.
+        if listeners.map(|listener| listener.leave()).fold(false, |any, goes_on| any | goes_on) {
+            self.leaves_at = Some(Instant::now() + HANDSHAKES);
+        } else {
+            self.leave();
+        }
+    }
+
+    /// Completes when no handshake is expected any more.
+    async fn handshakes_ended(&self) {
+        match self.leaves_at {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Accepts nothing any more. Open connections run to their end, without a deadline.
     fn leave(&mut self) {
+        self.leaves_at = None;
         self.sockets.drain(..).for_each(|socket| socket.stop.request());
         if let Some(site) = self.site.take() {
             self.retired.push(Rc::downgrade(&site));
@@ -218,6 +264,8 @@ impl Worker {
         for site in self.retired.iter().filter_map(Weak::upgrade) {
             site.stop.drained().await;
         }
+        // An error means that a peer takes none of the last bytes.
+        let _ = tokio::time::timeout(LAST_BYTES, cores::connections_ended(self.core.stack)).await;
     }
 
     /// Standard output may have no reader any more, so later listeners are logged.

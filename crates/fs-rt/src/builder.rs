@@ -192,6 +192,7 @@ pub struct Builder {
     pub(crate) accept_partial_checksum: Option<bool>,
     pub(crate) asks_for_routes: bool,
     pub(crate) or_kernel: bool,
+    pub(crate) late_devices: bool,
 }
 
 impl Default for Builder {
@@ -216,6 +217,7 @@ impl Default for Builder {
             accept_partial_checksum: None,
             asks_for_routes: true,
             or_kernel: false,
+            late_devices: false,
         }
     }
 }
@@ -318,6 +320,16 @@ impl Builder {
     /// ```
     pub fn or_kernel(mut self) -> Self {
         self.or_kernel = true;
+        self
+    }
+
+    /// Starts without the devices, which another program has: all connections are the kernel's. When
+    /// that program has detached from a device (a check each second), this one attaches to it. From
+    /// then on new connections are the core's, and the kernel keeps those that it has. Only with
+    /// AF_XDP, and on devices that no daemon shares. With [`crate::CoreRef::listen_by`] and
+    /// [`crate::PortLease::leave`], a program is replaced without a refused connection.
+    pub fn late_devices(mut self, late: bool) -> Self {
+        self.late_devices = late;
         self
     }
 

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A handle to a runtime, for any thread. Cheap to clone.
@@ -99,6 +100,17 @@ impl Handle {
     /// `v6_only`: as it was leased. Other ports are not affected.
     pub fn share_held(&self, at: SocketAddr, v6_only: bool, share: Share) {
         self.shared.ports.share(LeasedAddress::new(Protocol::Tcp, at, v6_only), share);
+    }
+
+    /// Leaves devices that the runtime does not have yet ([`crate::Builder::late_devices`]) to other
+    /// programs.
+    pub fn forgo_devices(&self) {
+        self.shared.forgoes_devices.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if the runtime attaches to its devices itself (AF_XDP), and no daemon shares them.
+    pub fn attaches_devices(&self) -> bool {
+        self.shared.openers.has_any()
     }
 
     /// Returns true while a core listens or has connections on a port that another process holds.

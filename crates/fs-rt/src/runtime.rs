@@ -42,6 +42,8 @@ pub(crate) struct CoreSetup {
     pub(crate) interfaces: Vec<Interface>,
     /// The kernel's indexes of the interfaces' devices, if there are any.
     pub(crate) scopes: Vec<u32>,
+    /// The links are placeholders of devices that the runtime does not have yet.
+    pub(crate) is_late: bool,
     pub(crate) routes: Vec<Route>,
     pub(crate) mail: Mailboxes,
     pub(crate) steering: Option<Steering>,
@@ -255,7 +257,7 @@ where
 }
 
 fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShared> {
-    let CoreSetup { config, pool, links, interfaces, scopes, routes, mail, .. } = setup;
+    let CoreSetup { config, pool, links, interfaces, scopes, is_late, routes, mail, .. } = setup;
     let CoreSetup { steering, cpu, policy, clock, given_up, .. } = setup;
     let mut stack = CoreStack::new(config, pool);
     stack.set_now(clock.now());
@@ -265,7 +267,8 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
     (0..).zip(scopes).for_each(|(n, scope)| stack.set_scope(IfaceId(n), scope));
     stack.set_routes(routes);
     stack.set_steering(steering);
-    let mut io = CoreIo::new(links, mail, policy);
+    let io = CoreIo::new(links, mail, policy);
+    let mut io = if is_late { io.without_devices() } else { io };
     io.given_up = given_up.into_iter().map(Reason::name).collect();
     Rc::new(CoreShared {
         index,

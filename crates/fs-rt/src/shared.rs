@@ -11,7 +11,7 @@ use crate::stats::CoreStats;
 use fs_core::IfaceId;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -69,8 +69,10 @@ pub(crate) struct Shared {
     pub(crate) apps_left: AtomicUsize,
     /// Cores that have connections left in a graceful shutdown.
     pub(crate) drains_left: AtomicUsize,
-    /// Interfaces whose devices are gone.
+    /// Interfaces whose devices are gone, or not attached to yet.
     gone: Mutex<BTreeSet<u8>>,
+    /// Devices that the runtime has not attached to yet are left to other programs.
+    pub(crate) forgoes_devices: AtomicBool,
     /// Number of times that cores were told to close the queues of a lost device. A core that has
     /// not yet handled all of these may report a link of a device that is already known to be gone.
     let_go: AtomicUsize,
@@ -87,6 +89,7 @@ impl Shared {
         carriers: Carriers,
     ) -> Self {
         let cores = inboxes.len();
+        let gone = (0..devices.len() as u8).filter(|&n| openers.is_late(IfaceId(n))).collect();
         Self {
             inboxes,
             phase: watch::Sender::new(Phase::Running),
@@ -99,7 +102,8 @@ impl Shared {
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
-            gone: Mutex::default(),
+            gone: Mutex::new(gone),
+            forgoes_devices: AtomicBool::new(false),
             let_go: AtomicUsize::new(0),
             failure: Mutex::new(None),
         }
@@ -139,11 +143,21 @@ impl Shared {
         core_of(queue, self.named.as_ref(), self.inboxes.len())
     }
 
-    /// Attaches to a device that has come back under its name. Returns its index in the kernel.
-    /// `known` are addresses that the host has or had, `addresses` those that it has now.
-    pub(crate) fn take_again(&self, n: usize, known: &[IpAddr], addresses: &Addresses) -> Option<Result<u32, String>> {
+    /// Attaches to a device that has come back under its name, or that another program had. Returns
+    /// its opener, whose queues are not open yet. `known` are addresses that the host has or had,
+    /// `addresses` those that it has now.
+    pub(crate) fn take_again(
+        &self,
+        n: usize,
+        known: &[IpAddr],
+        addresses: &Addresses,
+    ) -> Option<Result<Arc<QueueOpener>, String>> {
         let iface = IfaceId(n as u8);
-        let fill = |table| self.ports.take_again(n, Box::new(table), known, addresses);
+        let is_late = self.openers.is_late(iface);
+        if is_late && self.forgoes_devices.load(Ordering::Relaxed) {
+            return None;
+        }
+        let fill = |table| self.ports.take_again(n, Box::new(table), (known, is_late), addresses);
         let opener = match self.openers.attach_again(iface, self.inboxes.len(), fill)? {
             Ok(opener) => Arc::new(opener),
             Err(error) => {
@@ -151,12 +165,15 @@ impl Shared {
                 return Some(Err(error.to_string()));
             }
         };
-        let (index, queues) = (opener.index(), opener.queues());
-        self.openers.put(iface, opener);
+        self.openers.put(iface, opener.clone());
         self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(&iface.0);
-        queues.iter().for_each(|queue| self.open_queue(iface, *queue, false));
-        tracing::info!(device = self.devices.get(n), ?queues, "the device is back");
-        Some(Ok(index))
+        let (device, queues) = (self.devices.get(n), opener.queues());
+        if is_late {
+            tracing::info!(device, ?queues, "this program has the device now: new connections are its own");
+        } else {
+            tracing::info!(device, ?queues, "the device is back");
+        }
+        Some(Ok(opener))
     }
 
     /// Ends the run at once. The first failure is the one that is reported.

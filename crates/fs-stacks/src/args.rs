@@ -90,6 +90,9 @@ pub struct StackArgs {
     /// server.
     #[arg(long, alias = "active-ports", value_name = "N")]
     pub ephemeral_ports: Option<usize>,
+    /// Start without the devices, which another process has, and take them when they are free.
+    #[arg(skip)]
+    pub late_devices: bool,
     /// Accept packets whose checksum the kernel at the other end of a virtual link left unfinished.
     #[arg(long)]
     pub partial_checksums: bool,

@@ -127,6 +127,29 @@ impl Shared {
     }
 }
 
+/// Completes when the connections that the current core has closed have sent all bytes. With
+/// kernel sockets, the kernel does that after the end of the process too.
+pub async fn connections_ended(stack: StackKind) {
+    match stack {
+        StackKind::Kernel => {}
+        StackKind::Fastsock => fast::connections_ended().await,
+    }
+}
+
+/// Listens on the current core of `stack` with a kernel socket that listens already.
+///
+/// # Errors
+/// If the stack cannot use the socket.
+pub fn adopt(stack: StackKind, socket: std::net::TcpListener) -> io::Result<Listener> {
+    match stack {
+        StackKind::Kernel => {
+            socket.set_nonblocking(true)?;
+            tokio::net::TcpListener::from_std(socket).map(Listener::Kernel)
+        }
+        StackKind::Fastsock => fast::adopt(socket, BACKLOG),
+    }
+}
+
 /// Connects on the current core of `stack`.
 ///
 /// # Errors
@@ -148,7 +171,7 @@ pub struct Cores {
     counters: StackCounters,
 }
 
-/// Reads the counters of the stack under us, from any thread.
+/// The stack under us, for any thread: its counters, and what a successor needs.
 #[derive(Clone, Debug)]
 pub enum StackCounters {
     /// Ours.
@@ -158,6 +181,21 @@ pub enum StackCounters {
 }
 
 impl StackCounters {
+    /// Returns why no other process can take over from this one, or `None` if one can.
+    pub fn refuses_successor(&self) -> Option<&'static str> {
+        match self {
+            Self::Fast(handle) => fast::refuses_successor(handle),
+            Self::Kernel => None,
+        }
+    }
+
+    /// Another process has taken over: devices that are not attached to yet are its own.
+    pub fn succeeded(&self) {
+        if let Self::Fast(handle) = self {
+            handle.forgo_devices();
+        }
+    }
+
     /// Returns all counters of all cores.
     pub fn snapshot(&self) -> Vec<StackCounter> {
         match self {

@@ -7,6 +7,7 @@ use fastsock::local::TcpSocket;
 use fastsock::{LinkChoice, Runtime, Standalone, XdpMode};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// Opens devices, queues and memory as the options say.
 pub(crate) fn build(args: &StackArgs) -> anyhow::Result<Runtime> {
@@ -43,6 +44,7 @@ pub(crate) fn build(args: &StackArgs) -> anyhow::Result<Runtime> {
     if let Some(ports) = args.ephemeral_ports {
         builder = builder.ephemeral_ports(ports);
     }
+    builder = builder.late_devices(args.late_devices);
     if args.partial_checksums {
         builder = builder.accept_partial_checksum(true);
     }
@@ -57,6 +59,34 @@ pub(crate) fn listen(addr: SocketAddr, backlog: u32) -> io::Result<Listener> {
     let socket = tcp_socket(addr)?;
     socket.bind(addr)?;
     socket.listen(backlog).map(Listener::Fast)
+}
+
+pub(crate) fn adopt(socket: std::net::TcpListener, backlog: u32) -> io::Result<Listener> {
+    let listener = fastsock::local::TcpListener::from_std(socket)?;
+    listener.set_backlog(backlog)?;
+    Ok(Listener::Fast(listener))
+}
+
+/// Completes when the calling core has no connection any more, also none that is closed and still
+/// sends.
+pub(crate) async fn connections_ended() {
+    let Some(core) = fastsock::CoreRef::current() else { return };
+    while core.inspect(|stack| stack.tcp_connections()) > 0 {
+        tokio::time::sleep(LAST_BYTES_INTERVAL).await;
+    }
+}
+
+/// Interval of the check for connections that still send. Only at the end of a process.
+const LAST_BYTES_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Returns why no other process can take over from this one.
+pub(crate) fn refuses_successor(handle: &fastsock::Handle) -> Option<&'static str> {
+    if !handle.attaches_devices() {
+        return Some("only with AF_XDP on devices that no daemon shares, or with --stack kernel");
+    }
+    // The successor would try the faster mode again, and the device would lose packets.
+    let is_slower = handle.stats().iter().any(|core| !core.given_up.is_empty());
+    is_slower.then_some("a device does not work in the XDP mode that --link names: name the mode that it is in")
 }
 
 pub(crate) async fn connect(addr: SocketAddr, local: Option<IpAddr>) -> io::Result<Stream> {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 #[cfg(feature = "tls")]
 use std::task::Waker;
@@ -82,6 +83,30 @@ impl Listener {
     /// If the socket is no longer valid.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         either!(self, l => l.local_addr())
+    }
+
+    /// Returns another descriptor of the kernel's listening socket, for another process. `None` if
+    /// there is none.
+    ///
+    /// # Errors
+    /// If no descriptor is free.
+    pub fn kernel_socket(&self) -> io::Result<Option<OwnedFd>> {
+        match self {
+            Self::Fast(listener) => Ok(listener.kernel_socket()?.map(OwnedFd::from)),
+            Self::Kernel(listener) => listener.as_fd().try_clone_to_owned().map(Some),
+        }
+    }
+
+    /// Leaves new connections to another process that has the kernel's socket. Returns true if
+    /// handshakes that have begun are still accepted here.
+    pub fn leave(&self) -> bool {
+        match self {
+            Self::Fast(listener) => {
+                listener.leave();
+                true
+            }
+            Self::Kernel(_) => false,
+        }
     }
 }
 

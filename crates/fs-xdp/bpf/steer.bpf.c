@@ -214,12 +214,10 @@ static __always_inline enum verdict steer_shared(struct xdp_md *ctx, int share, 
     struct tcp_hdr *tcp = at;
     if ((void *)(tcp + 1) > end)
         return PASSED_MALFORMED;
-    int kernels;
-    if ((tcp->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-        kernels = share == LEAVING;
-    else
-        kernels = is_kernels(ctx, tuple, size);
-    return kernels ? PASSED_PORT : REDIRECTED;
+    if (share == LEAVING && (tcp->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+        return PASSED_PORT;
+    // A SYN too: the kernel may have its addresses in TIME-WAIT. If we took it, the kernel would get the rest of the connection.
+    return is_kernels(ctx, tuple, size) ? PASSED_PORT : REDIRECTED;
 }
 
 // The first fragment of a packet whose transport header is at `at`.

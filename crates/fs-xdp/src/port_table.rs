@@ -31,7 +31,9 @@ pub enum Share {
     /// All are ours.
     #[default]
     Ours = 1,
-    /// Packets of the kernel's TCP connections go to the kernel, new connections to us.
+    /// Packets of the kernel's TCP connections go to the kernel, new connections to us. A SYN with
+    /// the addresses of a connection that the kernel has, such as one in TIME-WAIT, goes to the
+    /// kernel.
     Former = 2,
     /// Like `Former`, but new TCP connections go to the kernel.
     Leaving = 3,

@@ -8,7 +8,8 @@ use crate::local::tcp_stream::TcpStream;
 use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Listen, ListenerId, TcpOptions};
 use fs_rt::{CoreRef, CoreStack, Interest, PortLease, shut_down};
-use std::cell::Cell;
+use socket2::SockRef;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -51,7 +52,7 @@ pub struct TcpListener {
     id: ListenerId,
     lease: PortLease,
     /// Connections that do not come through the runtime's devices.
-    pub(super) kernel: Option<KernelListener>,
+    pub(super) kernel: RefCell<Option<KernelListener>>,
     /// Counts accepts: see [`KERNEL_FIRST`].
     turn: Cell<u8>,
     /// Options of connections that arrive.
@@ -76,13 +77,48 @@ impl TcpListener {
 
     pub(crate) fn listen(listen: Listen) -> io::Result<TcpListener> {
         let core = CoreRef::require()?;
+        let opened = core.listen(listen)?.io()?;
+        Self::on(core, listen, opened)
+    }
+
+    fn on(core: CoreRef, listen: Listen, (id, lease): (ListenerId, PortLease)) -> io::Result<TcpListener> {
         let options = Box::new(Cell::new(listen.options));
-        let (id, lease) = core.listen(listen)?.io()?;
         // From here on an error closes it.
-        let (turn, kernel) = (Cell::new(0), None);
-        let mut listener = TcpListener { _stays: OnItsCore::HERE, core, id, lease, kernel, turn, options };
-        listener.kernel = KernelListener::of(&listener.core, &listener.lease, &listen)?;
+        let (turn, kernel) = (Cell::new(0), RefCell::new(None));
+        let listener = TcpListener { _stays: OnItsCore::HERE, core, id, lease, kernel, turn, options };
+        *listener.kernel.borrow_mut() = KernelListener::of(&listener.core, &listener.lease, &listen)?;
         Ok(listener)
+    }
+
+    /// Takes over a listening socket of the kernel, and also accepts what arrives through the
+    /// runtime's devices. The kernel keeps the connections that it has there, and other processes may
+    /// have the socket too. Listeners of other cores can have descriptors of the same socket. The
+    /// backlog becomes 1,024.
+    ///
+    /// # Errors
+    /// `Unsupported` in standalone addressing.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+        let core = CoreRef::require()?;
+        listener.set_nonblocking(true)?;
+        let at = listener.local_addr()?;
+        let v6_only = at.is_ipv6() && SockRef::from(&listener).only_v6()?;
+        let listen = Listen { at, backlog: BACKLOG, v6_only, fast_open: 0, options: TcpOptions::default() };
+        let opened = core.listen_by(listen, listener.into())?.io()?;
+        Self::on(core, listen, opened)
+    }
+
+    /// Returns another descriptor of the kernel's listening socket, with which another process can
+    /// listen ([`TcpListener::from_std`]). `None` if the runtime has no kernel sockets.
+    pub fn kernel_socket(&self) -> io::Result<Option<std::net::TcpListener>> {
+        Ok(self.lease.kernel_socket()?.map(Into::into))
+    }
+
+    /// Leaves new connections to the other process that has the kernel's listening socket. This
+    /// listener still accepts handshakes that it has begun: keep it for some seconds. The cores'
+    /// listeners at one address leave together.
+    pub fn leave(&self) {
+        self.lease.leave();
+        self.kernel.take();
     }
 
     /// Waits for the next connection and returns it with its peer. Fails with `InvalidInput` once
@@ -115,7 +151,8 @@ impl TcpListener {
     }
 
     fn poll_kernel(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let Some(kernel) = &self.kernel else { return Poll::Pending };
+        let kernel = self.kernel.borrow();
+        let Some(kernel) = &*kernel else { return Poll::Pending };
         let (socket, peer) = ready!(kernel.poll_accept(cx))?;
         let stream = KernelStream::accepted(&self.core, socket, peer, self.options.get());
         Poll::Ready(Ok((TcpStream::of_kernel(stream), canonical(peer))))

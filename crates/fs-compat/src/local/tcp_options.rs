@@ -147,7 +147,7 @@ impl TcpListener {
     /// Sets the options of connections that arrive from now on.
     pub fn set_options(&self, options: TcpOptions) -> io::Result<()> {
         self.call(|stack, id| stack.tcp_set_listener_options(id, options))?;
-        if let Some(kernel) = &self.kernel {
+        if let Some(kernel) = &*self.kernel.borrow() {
             kernel.set_options(&self.core, &self.options.get(), &options)?;
         }
         self.options.set(options);
@@ -157,13 +157,13 @@ impl TcpListener {
     /// Sets how many established connections may wait to be accepted, as another listen(2) does.
     pub fn set_backlog(&self, backlog: u32) -> io::Result<()> {
         self.call(|stack, id| stack.tcp_set_listener_backlog(id, backlog))?;
-        self.kernel.as_ref().map_or(Ok(()), |kernel| kernel.set_backlog(backlog))
+        self.kernel.borrow().as_ref().map_or(Ok(()), |kernel| kernel.set_backlog(backlog))
     }
 
     /// TCP_FASTOPEN: see [`TcpSocket::listen_fast_open`].
     pub fn set_fast_open(&self, pending: u32) -> io::Result<()> {
         self.call(|stack, id| stack.tcp_set_listener_fast_open(id, pending))?;
-        self.kernel.as_ref().map_or(Ok(()), |kernel| kernel.set_fast_open(pending))
+        self.kernel.borrow().as_ref().map_or(Ok(()), |kernel| kernel.set_fast_open(pending))
     }
 }
 

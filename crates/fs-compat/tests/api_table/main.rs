@@ -23,7 +23,6 @@ const ALL_CORES: &str =
 
 /// Type (of `net`: with its module's name), method, and why it is missing.
 const MISSING: &[(&str, &str, &str)] = &[
-    ("TcpListener", "from_std", LISTENER),
     ("TcpListener", "into_std", LISTENER),
     ("TcpSocket", "from_std_stream", CONNECTION),
     ("net::TcpStream", "from_std", ON_A_CORE),

@@ -2,6 +2,7 @@
 
 use super::message::{END, Passed, Role, SERVING, VARIABLE, receive, send};
 use anyhow::{Context, ensure};
+use fs_stacks::cores::adopt;
 use fs_stacks::{Listener, StackKind};
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -31,10 +32,15 @@ impl Inherited {
             None => Self::from_systemd()?,
         };
         ensure!(
-            this.lock().is_empty() || stack == StackKind::Kernel,
-            "listening sockets were passed to this process, and only --stack kernel can use them"
+            this.lock().is_empty() || this.has_predecessor() || stack == StackKind::Kernel,
+            "systemd has passed listening sockets, and only --stack kernel can use them"
         );
         Ok(this)
+    }
+
+    /// Returns true if this process was started by one that still serves, and still has its devices.
+    pub(crate) fn has_predecessor(&self) -> bool {
+        self.predecessor.is_some()
     }
 
     fn from_predecessor() -> anyhow::Result<Self> {
@@ -68,19 +74,19 @@ impl Inherited {
     }
 
     /// Returns a core's share of the sockets of a listener. With fewer sockets than cores, some
-    /// cores share one.
-    pub(crate) fn listeners(&self, role: Role, (core, cores): (usize, usize)) -> io::Result<Vec<Listener>> {
+    /// cores share one; on fastsock they always do.
+    pub(crate) fn listeners(
+        &self,
+        role: Role,
+        (core, cores): (usize, usize),
+        stack: StackKind,
+    ) -> io::Result<Vec<Listener>> {
         let all = self.lock();
         let sockets: Vec<&OwnedFd> =
             all.iter().filter(|passed| passed.role == role).map(|passed| &passed.socket).collect();
         let shared = sockets.len().min(cores);
         let mine = sockets.iter().enumerate().filter(|(number, _)| shared > 0 && number % cores == core % shared);
-        mine.map(|(_, socket)| {
-            let listener = TcpListener::from(socket.try_clone()?);
-            listener.set_nonblocking(true)?;
-            tokio::net::TcpListener::from_std(listener).map(Listener::Kernel)
-        })
-        .collect()
+        mine.map(|(_, socket)| adopt(stack, TcpListener::from(socket.try_clone()?))).collect()
     }
 
     /// Returns the metrics' socket.
@@ -113,13 +119,13 @@ mod tests {
             let inherited = Inherited { sockets: Mutex::new((0..sockets).map(open).collect()), predecessor: None };
             let mut served = std::collections::BTreeSet::new();
             for core in 0..cores {
-                let mine = inherited.listeners(role, (core, cores)).unwrap();
+                let mine = inherited.listeners(role, (core, cores), StackKind::Kernel).unwrap();
                 assert!(!mine.is_empty(), "{sockets} {cores}: {core}");
                 served.extend(mine.iter().map(|listener| listener.local_addr().unwrap()));
             }
             assert_eq!(served.len(), sockets, "{cores}");
             let other = Role::Listener("127.0.0.1:0".parse().unwrap(), 1);
-            assert!(inherited.listeners(other, (0, cores)).unwrap().is_empty());
+            assert!(inherited.listeners(other, (0, cores), StackKind::Kernel).unwrap().is_empty());
         }
     }
 }

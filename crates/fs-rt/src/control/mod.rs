@@ -28,6 +28,11 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// queues of devices.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
+/// Interval at which the kernel is asked whether it still has connections at ports that are ours now.
+/// Shorter: it walks over its table of connections more often. Longer: each packet to these ports costs
+/// a look-up there for longer.
+const ASK_SOCKETS_EVERY: Duration = Duration::from_secs(10);
+
 /// Starts the thread that owns the mirror. `told`: the addresses that the devices' programs have.
 pub(crate) fn start(shared: &Arc<Shared>, mirror: Mirror, told: Addresses) -> io::Result<()> {
     let Some(line) = shared.control.line.clone() else { return Ok(()) };
@@ -45,6 +50,7 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
     let mut questions = Vec::new();
     // The last addresses that the host had. The program of a device that comes back needs them.
     let mut known: VecDeque<IpAddr> = told.ours.iter().copied().collect();
+    let mut asked_sockets = refreshed;
     // The reason why a device that came back could not be attached, to log it once, and the time of
     // the attempt. Attaching itself causes notifications, and a card may reset its rings for it.
     let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();
@@ -84,6 +90,7 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
             }
         }
         let now = Instant::now();
+        let mut is_swept = false;
         if now.duration_since(refreshed) >= REFRESH_EVERY {
             refreshed = now;
             if let Err(error) = mirror.refresh_stale(REFRESH_MOST) {
@@ -96,6 +103,11 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
             counted = now;
             late_queue::open_new(&shared);
             shared.ports.tend();
+            is_swept = true;
+        }
+        if now.duration_since(asked_sockets) >= ASK_SOCKETS_EVERY {
+            asked_sockets = now;
+            end_sharing(&shared, &mirror);
         }
         for (n, _) in mirror.devices.iter().enumerate().filter(|(_, device)| device.gone) {
             shared.device_gone(n as u8, io::Error::from_raw_os_error(libc::ENODEV));
@@ -107,21 +119,23 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
                 shared.ports.set_mac(usize::from(iface.0), *mac);
             }
         }
-        let addresses = mirror.addresses();
-        if addresses != told {
-            remember(&mut known, &addresses.ours);
-            shared.ports.set_addresses(&addresses);
-            told = addresses;
-        }
-        let waits = |n| refusals.get(&n).is_some_and(|(_, at)| now.duration_since(*at) < TAKE_AGAIN_EVERY);
+        tell_addresses(&mirror, &mut told, &mut known, &shared);
+        // No notification tells when another program leaves a device.
+        let waits = |n| {
+            let is_refused = refusals.get(&n).is_some_and(|(_, at)| now.duration_since(*at) < TAKE_AGAIN_EVERY);
+            is_refused || (shared.openers.is_late(IfaceId(n as u8)) && !is_swept)
+        };
         let gone = mirror.devices.iter().enumerate().filter(|(n, device)| device.gone && !waits(*n));
         let gone: Vec<usize> = gone.map(|(n, _)| n).collect();
+        let mut taken = Vec::new();
         for n in gone {
             match shared.take_again(n, known.make_contiguous(), &told) {
-                Some(Ok(index)) => {
+                Some(Ok(opener)) => {
                     refusals.remove(&n);
+                    let (iface, index) = (IfaceId(n as u8), opener.index());
                     mirror.adopt(n, index);
-                    changes.push(WorldChange::Index { iface: IfaceId(n as u8), index });
+                    changes.push(WorldChange::Index { iface, index });
+                    taken.push((iface, opener.queues()));
                     // Without waiting for the next notification.
                     line.doorbell.notify();
                 }
@@ -130,7 +144,7 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
                         tracing::error!(
                             device = n,
                             error,
-                            "the device is back but cannot be opened, so the kernel has its packets"
+                            "the device cannot be opened, so the kernel has its packets"
                         );
                     }
                     refusals.insert(n, (error, now));
@@ -138,12 +152,44 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
                 None => {}
             }
         }
+        // The cores must know the addresses before they get packets. After an error they are read in
+        // the next round.
+        if !taken.is_empty() && mirror.follow(&mut changes).is_ok() {
+            tell_addresses(&mirror, &mut told, &mut known, &shared);
+        }
         for change in changes {
             tracing::debug!(?change, "the kernel's tables changed");
             for inbox in shared.inboxes.iter() {
                 inbox.send(Message::World(change.clone()));
             }
         }
+        for (iface, queues) in taken {
+            queues.into_iter().for_each(|queue| shared.open_queue(iface, queue, false));
+        }
+    }
+}
+
+/// Ends the sharing of ports at which the kernel has no connections through devices any more.
+fn end_sharing(shared: &Shared, mirror: &Mirror) {
+    for port in shared.ports.shared_with_kernel() {
+        match mirror.has_connection(port) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::debug!(port, "the kernel has no connections at this port any more");
+                shared.ports.end_sharing(port);
+            }
+            Err(error) => tracing::debug!(port, %error, "cannot ask for the kernel's connections"),
+        }
+    }
+}
+
+/// Tells the devices' programs the host's addresses, if they are other ones than `told`.
+fn tell_addresses(mirror: &Mirror, told: &mut Addresses, known: &mut VecDeque<IpAddr>, shared: &Shared) {
+    let addresses = mirror.addresses();
+    if addresses != *told {
+        remember(known, &addresses.ours);
+        shared.ports.set_addresses(&addresses);
+        *told = addresses;
     }
 }
 

@@ -210,17 +210,39 @@ impl CoreRef {
     /// Reserves `at` in the kernel and listens there on this core. Several cores may listen at one
     /// address. Port 0 chooses a port. Keep the lease with the listener and with the connections
     /// that it accepts.
-    pub fn listen(&self, mut listen: fs_core::Listen) -> io::Result<Result<(ListenerId, PortLease), Error>> {
+    pub fn listen(&self, listen: fs_core::Listen) -> io::Result<Result<(ListenerId, PortLease), Error>> {
         if self.0.shutting_down.get() {
             return Err(shut_down());
         }
         let lease = self.lease(Protocol::Tcp, listen.at, listen.v6_only)?;
+        Ok(self.listen_on(listen, lease))
+    }
+
+    /// Like [`CoreRef::listen`], with a kernel socket that listens at the address already, in another
+    /// process too. The kernel keeps the connections that it has there.
+    ///
+    /// # Errors
+    /// `Unsupported` in standalone addressing.
+    pub fn listen_by(
+        &self,
+        listen: fs_core::Listen,
+        socket: OwnedFd,
+    ) -> io::Result<Result<(ListenerId, PortLease), Error>> {
+        if self.0.shutting_down.get() {
+            return Err(shut_down());
+        }
+        let shared = self.0.shared.clone();
+        let place = shared.ports.acquire_listening(listen.at, listen.v6_only, socket)?;
+        Ok(self.listen_on(listen, PortLease::new(shared, place)))
+    }
+
+    fn listen_on(&self, mut listen: fs_core::Listen, lease: PortLease) -> Result<(ListenerId, PortLease), Error> {
         listen.at = lease.addr();
         let answer = self.stack(|stack| stack.tcp_listen(listen));
         if let Ok(id) = answer {
             self.0.listeners.borrow_mut().push(id);
         }
-        Ok(answer.map(|id| (id, lease)))
+        answer.map(|id| (id, lease))
     }
 
     /// Closes a listener. Does nothing if a shutdown has closed it.

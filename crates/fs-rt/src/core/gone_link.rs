@@ -1,11 +1,11 @@
-//! A placeholder for a link whose device is gone.
+//! A placeholder for a link whose device is gone, or not attached to yet.
 
 use fs_core::{Frame, FramePool, IfaceId, RxFrame, TxFrame};
 use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
 use std::os::fd::BorrowedFd;
 
-/// A placeholder for a link whose device is gone. Only its counters are read.
-pub(super) struct GoneLink {
+/// A placeholder for a link whose device is gone, or not attached to yet. Only its counters are read.
+pub(crate) struct GoneLink {
     caps: LinkCaps,
     stats: LinkStats,
     /// Frames to receive into when the device is back.
@@ -14,7 +14,7 @@ pub(super) struct GoneLink {
 
 impl GoneLink {
     /// `spare`: frames to receive into when the device is back.
-    pub(super) fn new(caps: LinkCaps, stats: LinkStats, spare: Vec<Frame>) -> Self {
+    pub(crate) fn new(caps: LinkCaps, stats: LinkStats, spare: Vec<Frame>) -> Self {
         Self { caps, stats, spare }
     }
 }

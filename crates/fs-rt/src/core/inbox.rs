@@ -51,9 +51,16 @@ impl CoreShared {
                     opener.tell_new(queue, self.index);
                 }
                 self.new_links.borrow_mut().extend(link.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok()));
+                if !is_new {
+                    // Unknown before the first queue of a late device was open.
+                    let tx_checksum = link.caps().tx_checksum;
+                    self.stack.borrow_mut().update_interface(iface, |interface| interface.tx_checksum = tx_checksum);
+                }
                 self.io.borrow_mut().add(Box::new(link), iface, is_new.then_some(queue));
                 if is_new {
                     opener.note_open(queue);
+                } else {
+                    opener.note_attached();
                 }
             }
             // Connections hold the frames and will return them. Until then the queue's packets are

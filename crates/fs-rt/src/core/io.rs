@@ -61,6 +61,11 @@ impl Port {
     pub(crate) fn has_packets(&mut self) -> bool {
         !self.lost && self.link.has_packets()
     }
+
+    /// Returns true if no descriptor tells of packets.
+    pub(crate) fn must_be_polled(&self) -> bool {
+        !self.lost && self.link.wake_fd().is_none()
+    }
 }
 
 /// Durations of turns that do work, from one reading of the clock to the next. A duration includes
@@ -117,6 +122,12 @@ impl CoreIo {
         };
         links.into_iter().for_each(|(link, iface)| io.add(link, iface, None));
         io
+    }
+
+    /// The links are placeholders of devices that the runtime does not have yet.
+    pub(crate) fn without_devices(mut self) -> Self {
+        self.ports.iter_mut().for_each(|port| port.lost = true);
+        self
     }
 
     /// Also polls `link` from now on. `new`: its queue's number, if the device got it after the

@@ -55,6 +55,12 @@ impl PortLease {
         Ok(shared.ports.listen(*place, backlog)?.map(|fd| (fd, KernelListen(self.clone()))))
     }
 
+    /// Leaves new connections to another process that has the kernel's socket too
+    /// ([`PortLease::kernel_socket`]). The port's other packets stay ours.
+    pub fn leave(&self) {
+        self.0.shared.ports.leave(self.0.place);
+    }
+
     /// Sets how many connections may wait in the kernel's queue.
     pub fn set_kernel_backlog(&self, backlog: u32) -> io::Result<()> {
         self.0.shared.ports.set_backlog(self.0.place, backlog)

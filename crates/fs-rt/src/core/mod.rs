@@ -19,6 +19,7 @@ mod park;
 mod state;
 
 pub use core_ref::{CoreRef, Counted, shut_down, shutdown_signal, spawn_local, turn};
+pub(crate) use gone_link::GoneLink;
 pub use io::CoreStack;
 pub(crate) use io::{CoreIo, CoreLinks};
 pub use lease::{KernelListen, PortLease};

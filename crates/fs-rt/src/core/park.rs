@@ -61,7 +61,7 @@ impl Reactor {
         let mut wakeups = Vec::new();
         let (mut links, mut must_poll) = (Vec::new(), false);
         if sleeps {
-            must_poll = core.io.borrow().ports.iter().any(|port| port.link.wake_fd().is_none());
+            must_poll = core.io.borrow().ports.iter().any(Port::must_be_polled);
             links = watch_links(&core)?;
             // Otherwise a timed sleep would take twice as long.
             exact_timers();

@@ -14,6 +14,8 @@ pub(crate) struct Taken {
     pub(crate) umem: Arc<Umem>,
     pub(crate) rings: QueueConfig,
     pub(crate) named: Option<NamedQueues>,
+    /// It was not attached to yet ([`crate::Builder::late_devices`]).
+    pub(crate) is_late: bool,
 }
 
 /// Devices in the order of interfaces. Shared with the threads that open queues, and emptied at the
@@ -30,6 +32,11 @@ impl Openers {
     /// Adds the device of the next interface.
     pub(crate) fn add(&self, taken: Taken) {
         self.lock().push(taken);
+    }
+
+    /// Returns true if the runtime attaches to devices.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.lock().is_empty()
     }
 
     /// Returns the present devices, by interface.
@@ -51,10 +58,16 @@ impl Openers {
         drop(opener);
     }
 
+    /// Returns true if the runtime has not attached to a device yet.
+    pub(crate) fn is_late(&self, IfaceId(n): IfaceId) -> bool {
+        self.lock().get(usize::from(n)).is_some_and(|taken| taken.is_late)
+    }
+
     /// Attaches to the device that now has an interface's name, if there is one again. `fill` fills
     /// its program's table before the kernel shows the program. Otherwise a tool that waits for the
     /// program and then adds addresses could make the kernel reset connections before the table is
-    /// filled. Packets for us are dropped until a queue is open.
+    /// filled. Packets for us are dropped until a queue is open; a late device's go to the kernel, since
+    /// none of its connections is ours.
     pub(crate) fn attach_again(
         &self,
         IfaceId(n): IfaceId,
@@ -62,12 +75,19 @@ impl Openers {
         fill: impl FnOnce(PortTable) -> io::Result<()>,
     ) -> Option<Result<QueueOpener, XdpError>> {
         let taken = self.lock();
-        let Taken { opener: None, name, config, umem, rings, named } = taken.get(usize::from(n))? else { return None };
-        let (name, config, umem, rings, named) = (name.clone(), *config, umem.clone(), *rings, named.clone());
+        let Taken { opener: None, name, config, umem, rings, named, is_late } = taken.get(usize::from(n))? else {
+            return None;
+        };
+        let (name, config, umem, named) = (name.clone(), *config, umem.clone(), named.clone());
+        let (rings, is_late) = (*rings, *is_late);
         drop(taken);
-        NetDevice::find(&name).ok()?;
+        let found = NetDevice::find(&name).ok()?;
+        // Most of the time another program has a late device, and asking costs less than trying.
+        if is_late && found.xdp_mode().is_some() {
+            return None;
+        }
         let guarded = |table: &PortTable| {
-            table.guard(true)?;
+            table.guard(!is_late)?;
             fill(table.clone())
         };
         Some(XdpDevice::attach_filled(&name, config, guarded).and_then(|device| {
@@ -78,7 +98,11 @@ impl Openers {
                 return Err(XdpError::NoSuchQueue { device: name, queue: last, rx: queues.rx, tx: queues.tx });
             }
             let opener = QueueOpener::new(device, umem, rings, named);
-            opener.guard_all()?;
+            if is_late {
+                opener.guard_when_open();
+            } else {
+                opener.guard_all()?;
+            }
             Ok(opener)
         }))
     }
@@ -86,7 +110,7 @@ impl Openers {
     /// Sets the device of an interface, after it was attached to again.
     pub(crate) fn put(&self, IfaceId(n): IfaceId, opener: Arc<QueueOpener>) {
         if let Some(taken) = self.lock().get_mut(usize::from(n)) {
-            taken.opener = Some(opener);
+            (taken.opener, taken.is_late) = (Some(opener), false);
         }
     }
 }

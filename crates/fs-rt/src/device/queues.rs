@@ -33,6 +33,8 @@ pub(crate) struct QueueOpener {
     opened: Mutex<BTreeSet<u32>>,
     /// The queues are in zero-copy mode.
     zero_copy: AtomicBool,
+    /// Queues to open until the device is guarded; 0: it was guarded from the start.
+    unguarded: AtomicU32,
 }
 
 /// A queue that waits for frames. `is_new`: the device got it after the start.
@@ -47,7 +49,7 @@ impl QueueOpener {
         let known = AtomicU32::new(device.queue_count());
         let counted = Mutex::new(device.queue_counts_now());
         let (late, opened, zero_copy) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Self { device, umem, rings, named, known, counted, late, opened, zero_copy }
+        Self { device, umem, rings, named, known, counted, late, opened, zero_copy, unguarded: AtomicU32::new(0) }
     }
 
     /// Returns the queues that the device has got since the last call. The caller must open each.
@@ -122,6 +124,21 @@ impl QueueOpener {
     pub(crate) fn guard_all(&self) -> Result<(), XdpError> {
         let counts = self.device.queue_counts_now();
         self.device.port_table().guard(self.named.is_none() && counts.rx <= counts.tx)
+    }
+
+    /// Guards the device's queues once all that it has now are open.
+    pub(crate) fn guard_when_open(&self) {
+        self.unguarded.store(self.queues().len() as u32, Ordering::Relaxed);
+    }
+
+    /// Records that a queue is open that the device had when the program was attached.
+    pub(crate) fn note_attached(&self) {
+        let less = |left: u32| left.checked_sub(1);
+        if self.unguarded.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) == Ok(1)
+            && let Err(error) = self.guard_all()
+        {
+            tracing::error!(%error, "cannot set the queue guard in the XDP program's table");
+        }
     }
 
     /// Logs that a new queue of the device is open.

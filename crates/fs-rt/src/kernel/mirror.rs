@@ -5,7 +5,7 @@
 //! by one.
 
 use super::change::WorldChange;
-use crate::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices};
+use crate::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices, has_connection};
 use crate::ports::Addresses;
 use fs_core::{Cidr, IfaceId, Refusal, Route};
 use netlink_packet_route::RouteNetlinkMessage as Message;
@@ -102,6 +102,13 @@ impl Mirror {
     pub(crate) fn addresses(&self) -> Addresses {
         let ours = self.devices.iter().flat_map(|device| &device.addrs).map(|cidr| cidr.addr).collect();
         Addresses { ours, elsewhere: self.elsewhere.clone() }
+    }
+
+    /// Returns true if the kernel has a TCP connection at a local port to another host.
+    pub(crate) fn has_connection(&self, port: u16) -> io::Result<bool> {
+        let Addresses { ours, elsewhere } = self.addresses();
+        let is_host = |peer: &IpAddr| peer.is_loopback() || ours.contains(peer) || elsewhere.contains(peer);
+        has_connection(port, |peer| !is_host(&peer))
     }
 
     fn iface_of(&self, index: u32) -> Option<IfaceId> {

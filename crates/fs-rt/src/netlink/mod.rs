@@ -1,9 +1,11 @@
 //! rtnetlink: dumps, requests, change notifications, neighbour resolution, and routes of
-//! connections.
+//! connections. sock_diag: the kernel's connections.
 
 mod route;
 mod socket;
+mod sockets;
 
 pub use route::{Flow, KernelRoute};
 pub use socket::{GROUPS, Netlink, Notices};
 pub(crate) use socket::{Known, NEIGHBOURS};
+pub(crate) use sockets::has_connection;

@@ -2,6 +2,7 @@
 //! the cores, which may all listen at the same address.
 
 mod ephemeral;
+mod exchange;
 mod sink;
 
 use crate::sys::reserve::Reservation;
@@ -63,6 +64,8 @@ struct Used {
     until: Option<Instant>,
     /// Another process holds it in the kernel, and may have connections there.
     held: bool,
+    /// Another process has the reserving socket too, and may go on listening with it.
+    is_shared_socket: bool,
     /// The receiver of its packets, as far as this place decides.
     share: Share,
     /// `None` if the address is not the kernel's (standalone addressing), another process holds it,
@@ -111,13 +114,13 @@ fn with_port(mut at: SocketAddr, port: u16) -> SocketAddr {
 impl Ports {
     pub(crate) fn new(
         in_kernel: bool,
-        sinks: Vec<Box<dyn PortSink>>,
+        sinks: Vec<Option<Box<dyn PortSink>>>,
         ephemeral: Ephemeral,
         cool_down: Duration,
     ) -> Self {
         Self {
             in_kernel,
-            sinks: RwLock::new(sinks.into_iter().map(Some).collect()),
+            sinks: RwLock::new(sinks),
             used: Mutex::new(HashMap::new()),
             ephemeral,
             cool_down,
@@ -156,16 +159,19 @@ impl Ports {
     }
 
     /// Fills the table of a device that has come back. `known` are addresses that the host has or
-    /// had.
+    /// had. `is_late`: until now, the device's connections were the kernel's.
     pub(crate) fn take_again(
         &self,
         device: usize,
         sink: Box<dyn PortSink>,
-        known: &[IpAddr],
+        (known, is_late): (&[IpAddr], bool),
         Addresses { ours, elsewhere }: &Addresses,
     ) -> io::Result<()> {
         // Held until the end, so that additions in between are not missed.
-        let used = self.lock();
+        let mut used = self.lock();
+        for entry in used.values_mut().filter(|entry| is_late && entry.share == Share::Ours) {
+            entry.share = Share::Former;
+        }
         for (place, entry) in used.iter() {
             for end in place.ends() {
                 let share = share_of(&used, place.protocol, end).unwrap_or(entry.share);
@@ -209,13 +215,15 @@ impl Ports {
     /// Like [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
     /// IPV6_V6ONLY.
     pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<LeasedAddress> {
-        if !self.in_kernel {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "standalone addressing has no kernel socket to do this with",
-            ));
-        }
+        self.require_kernel()?;
         self.take(LeasedAddress::new(protocol, at, false), || Ok(Some(Reservation::by(socket))))
+    }
+
+    fn require_kernel(&self) -> io::Result<()> {
+        if self.in_kernel {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::Unsupported, "standalone addressing has no kernel socket to do this with"))
     }
 
     fn take(
@@ -257,9 +265,23 @@ impl Ports {
         if let Some(known) = used.get_mut(&place) {
             // Its reservation was given up, while its connections' last packets are still ours.
             (known.users, known.held, known.share, known.reservation) = (1, held, share, reservation);
+            known.is_shared_socket = false;
         } else {
             self.enter(place, share, reservation.as_ref().map(AsFd::as_fd))?;
-            used.insert(place, Used { users: 1, listeners: 0, carried: false, until: None, held, share, reservation });
+            let is_shared_socket = false;
+            used.insert(
+                place,
+                Used {
+                    users: 1,
+                    listeners: 0,
+                    carried: false,
+                    until: None,
+                    held,
+                    is_shared_socket,
+                    share,
+                    reservation,
+                },
+            );
         }
         self.tell(&used, place);
         Ok(place)
@@ -365,13 +387,18 @@ impl Ports {
         entry.and_then(|entry| entry.reservation.as_ref()).map_or(Ok(()), |reservation| reservation.listen(backlog))
     }
 
-    /// Ends one [`Ports::listen`]. After the last one the socket only reserves the port.
+    /// Ends one [`Ports::listen`]. After the last one the socket only reserves the port. If another
+    /// process has it too, it goes on listening there.
     pub(crate) fn stop_listening(&self, place: LeasedAddress) {
         let mut used = self.lock();
         let Some(entry) = used.get_mut(&place) else { return };
         entry.listeners = entry.listeners.saturating_sub(1);
-        if entry.listeners == 0
-            && let Some(reservation) = &entry.reservation
+        if entry.listeners > 0 {
+            return;
+        }
+        if entry.is_shared_socket {
+            self.leave_to_kernel(&mut used, place);
+        } else if let Some(reservation) = &entry.reservation
             && let Err(error) = reservation.stop_listening()
         {
             tracing::error!(at = %place.at, %error, "the kernel's socket still listens");

@@ -25,7 +25,7 @@ fn held_port_is_shared_with_the_kernel() {
     let last = Arc::new(Mutex::new(Share::Ours));
     let now = || *last.lock().unwrap();
     let cool_down = Duration::from_secs(60);
-    let ours = Ports::new(true, vec![Box::new(Sharing(last.clone()))], Ephemeral::default(), cool_down);
+    let ours = Ports::new(true, vec![Some(Box::new(Sharing(last.clone())))], Ephemeral::default(), cool_down);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     let place = ours.acquire_held(Protocol::Tcp, at, false).unwrap();
@@ -75,7 +75,7 @@ fn any_port() -> SocketAddr {
 #[test]
 fn cores_share_a_port_and_other_processes_do_not() {
     let entered = Arc::new(AtomicI32::new(0));
-    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Ephemeral::default(), Duration::ZERO);
+    let ours = Ports::new(true, vec![Some(Box::new(Counting(entered.clone())))], Ephemeral::default(), Duration::ZERO);
     let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
     let at = place.at;
     assert_ne!(at.port(), 0);
@@ -96,7 +96,7 @@ fn cores_share_a_port_and_other_processes_do_not() {
 #[test]
 fn port_of_another_process_is_served_and_stays_reserved() {
     let entered = Arc::new(AtomicI32::new(0));
-    let ours = Ports::new(true, vec![Box::new(Counting(entered.clone()))], Ephemeral::default(), Duration::ZERO);
+    let ours = Ports::new(true, vec![Some(Box::new(Counting(entered.clone())))], Ephemeral::default(), Duration::ZERO);
     let theirs = std::net::TcpListener::bind(any_port()).unwrap();
     let at = theirs.local_addr().unwrap();
     assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -236,7 +236,7 @@ impl PortSink for Noting {
 /// Creates ports of a runtime with one device, and its recorded table.
 fn noting(cool_down: Duration) -> (Ports, Arc<Mutex<Table>>) {
     let table = Arc::new(Mutex::new(Table::default()));
-    (Ports::new(true, vec![Box::new(Noting(table.clone()))], Ephemeral::default(), cool_down), table)
+    (Ports::new(true, vec![Some(Box::new(Noting(table.clone())))], Ephemeral::default(), cool_down), table)
 }
 
 impl Table {
@@ -334,6 +334,50 @@ fn reservation_covers_only_the_lease() {
     ours.free_cooled(Instant::now() + 2 * cool_down);
     assert!(table.lock().unwrap().ends.is_empty());
     std::net::TcpListener::bind(both.at).unwrap();
+}
+
+/// A port passes from one process to the next with its listening socket, and no connection is refused.
+#[test]
+fn port_passes_with_its_listening_socket() {
+    let (old, old_table) = noting(Duration::from_secs(60));
+    let (new, new_table) = noting(Duration::ZERO);
+    let place = old.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    let (at, port) = (place.at, place.at.port());
+    let share = |table: &Arc<Mutex<Table>>| table.lock().unwrap().share(&at.to_string());
+    let listening = old.listen(place, 16).unwrap();
+    let passed = old.kernel_socket(place).unwrap().unwrap();
+    // Two cores of the new process.
+    let again = passed.try_clone().unwrap();
+    let next = new.acquire_listening(at, false, passed).unwrap();
+    assert_eq!((next, new.acquire_listening(at, false, again).unwrap()), (place, place));
+    let sockets = [new.listen(next, 16).unwrap(), new.listen(next, 16).unwrap()];
+    assert_eq!((share(&old_table), share(&new_table)), (Some(Share::Ours), Some(Share::Former)));
+    old.leave(place);
+    assert_eq!(share(&old_table), Some(Share::Leaving));
+    old.stop_listening(place);
+    drop(listening);
+    old.release(place, true);
+    assert_eq!(share(&old_table), Some(Share::Leaving), "its connections' last packets are the old one's");
+    std::net::TcpStream::connect(at).unwrap();
+    // The kernel's connections end.
+    assert_eq!(new.shared_with_kernel(), [port]);
+    new.end_sharing(port);
+    assert_eq!((share(&new_table), new.shared_with_kernel()), (Some(Share::Ours), Vec::new()));
+    // A device that the process gets later: the kernel has had connections in the meantime.
+    let late = Arc::new(Mutex::new(Table::default()));
+    new.take_again(0, Box::new(Noting(late.clone())), (&[], true), &Addresses::default()).unwrap();
+    assert_eq!((share(&late), new.shared_with_kernel()), (Some(Share::Former), vec![port]));
+    // Nothing is left of the socket after the last listener. The next listener has one of its own.
+    new.stop_listening(next);
+    assert_eq!(share(&late), Some(Share::Former), "the other core listens");
+    new.stop_listening(next);
+    drop(sockets);
+    assert_eq!(share(&late), Some(Share::Leaving));
+    std::net::TcpStream::connect(at).unwrap_err();
+    new.release(next, true);
+    new.release(next, false);
+    new.acquire(Protocol::Tcp, at, false).unwrap();
+    assert_eq!(share(&late), Some(Share::Ours));
 }
 
 /// As in the kernel's bind(2): only link-local addresses have a scope id, and flow labels are

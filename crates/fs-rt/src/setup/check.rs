@@ -84,6 +84,11 @@ pub(super) fn check(builder: &Builder) -> Result<(), BuildError> {
         ));
     }
     check_queues(builder, is_xdp)?;
+    if builder.late_devices && !(is_xdp && builder.asks_for_routes) && !kernel {
+        return Err(BuildError::Config(
+            "late devices need AF_XDP and the kernel's sockets: remove .late_devices(…)".into(),
+        ));
+    }
     if !is_xdp && !kernel && builder.standalone.is_empty() {
         return Err(BuildError::Config(
             "this kind of link needs addresses of its own, because the host's kernel also sees and answers its \

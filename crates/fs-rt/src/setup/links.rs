@@ -2,7 +2,7 @@
 
 use crate::broker::SharedDevice;
 use crate::builder::{Builder, LinkChoice, XdpMode};
-use crate::core::CoreLinks;
+use crate::core::{CoreLinks, GoneLink};
 use crate::device::openers::{Emptied, Openers, Taken};
 use crate::device::probe::{self, Host, Reason};
 use crate::device::queues::{FRAMES_OF_QUEUE, NamedQueues, QueueOpener, core_of, share};
@@ -10,8 +10,8 @@ use crate::error::BuildError;
 use crate::netlink::Netlink;
 use fs_core::IfaceId;
 use fs_xdp::{
-    Link, LinkCaps, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind, TapLink, Umem,
-    UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
+    Link, LinkCaps, LinkStats, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind,
+    TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
 };
 use std::any::Any;
 use std::io;
@@ -75,11 +75,20 @@ pub(crate) fn open(
         keep: Vec::new(),
     };
     if let Some(file) = file {
+        if builder.late_devices {
+            return Err(BuildError::Config("a daemon shares the device: remove .late_devices(…)".into()));
+        }
         open_shared(builder, shared, (&umem, &file), &mut opened)?;
         return Ok(opened);
     }
     opened.keep.push(Box::new(Emptied(opened.openers.clone())));
     match std::mem::take(&mut builder.link) {
+        LinkChoice::XdpAuto if builder.late_devices => {
+            leave_for_later(builder, XdpMode::Auto, devices, &umem, &mut opened)?
+        }
+        LinkChoice::Xdp { mode } if builder.late_devices => {
+            leave_for_later(builder, mode, devices, &umem, &mut opened)?
+        }
         LinkChoice::XdpAuto => open_xdp(builder, XdpMode::Auto, &umem, &mut opened)?,
         LinkChoice::Xdp { mode } => open_xdp(builder, mode, &umem, &mut opened)?,
         LinkChoice::Memory(links) => {
@@ -176,14 +185,41 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
         }
         opener.guard_all().map_err(failed)?;
         opened.tables.push(opener.table());
-        let taken = Taken {
-            opener: Some(Arc::new(opener)),
-            name: name.clone(),
-            config,
-            umem: umem.clone(),
-            rings,
-            named: named.clone(),
-        };
+        let (opener, name, umem, named) = (Some(Arc::new(opener)), name.clone(), umem.clone(), named.clone());
+        let taken = Taken { opener, name, config, umem, rings, named, is_late: false };
+        opened.openers.add(taken);
+    }
+    Ok(())
+}
+
+/// Prepares for devices that another program has.
+fn leave_for_later(
+    builder: &mut Builder,
+    mode: XdpMode,
+    devices: &[NetDevice],
+    umem: &Arc<Umem>,
+    opened: &mut Opened,
+) -> Result<(), BuildError> {
+    let is_alone = cores_with_queues(builder) == 1;
+    let named = builder.queues.clone();
+    let queues_of = |device: &NetDevice| {
+        let counts = device.queue_counts();
+        named.as_ref().map_or(counts.rx.min(counts.tx), |named| named.len() as u32)
+    };
+    let queues = devices.iter().map(|device| queues_of(device) as usize).min();
+    let cores = queues.map_or(builder.cores.len(), |queues| for_queues(builder, queues));
+    opened.links.truncate(cores);
+    opened.pools.truncate(cores);
+    let each = devices.iter().map(|device| queues_of(device).div_ceil(cores as u32)).sum();
+    let rings = rings(builder.frames, each, umem.config().chunk_size)?;
+    for (n, device) in devices.iter().enumerate() {
+        for links in &mut opened.links {
+            let link = GoneLink::new(device.expected_caps(), LinkStats::default(), Vec::new());
+            links.push((Box::new(link), IfaceId(n as u8)));
+        }
+        let (name, config) = (device.name.clone(), xdp_config(&device.name, mode, is_alone));
+        let (umem, named) = (umem.clone(), named.clone());
+        let taken = Taken { opener: None, name, config, umem, rings, named, is_late: true };
         opened.openers.add(taken);
     }
     Ok(())

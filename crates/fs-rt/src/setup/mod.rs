@@ -103,7 +103,10 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     let cores = builder.cores.len();
     // The daemon's namespace may be another one.
     let (of_mirror, of_routes) = opened.netlink.take().map_or((None, None), |[one, other]| (Some(one), Some(other)));
-    let mirror = if builder.standalone.is_empty() && !kernel { Some(mirror(&devices, of_mirror)?) } else { None };
+    let is_late = builder.late_devices && !kernel;
+    let indexes: Vec<u32> = devices.iter().map(|device| if is_late { NO_DEVICE } else { device.index }).collect();
+    let mirror =
+        if builder.standalone.is_empty() && !kernel { Some(mirror(&devices, &indexes, of_mirror)?) } else { None };
     let routes = mirror.as_ref().map_or_else(|| standalone_routes(&builder.standalone), |m| m.routes.clone());
     let interfaces = interfaces(builder, &opened, mirror.as_ref());
     let (ephemeral, reservations) = ephemeral_ports(builder, mirror.is_some() || kernel, &shared_devices)?;
@@ -161,7 +164,8 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
         pool,
         links,
         interfaces: interfaces.clone(),
-        scopes: devices.iter().map(|device| device.index).collect(),
+        scopes: indexes.clone(),
+        is_late,
         routes: routes.clone(),
         mail,
         // The runtime makes no connections of its own with named queues.
@@ -194,16 +198,18 @@ fn shared_devices(builder: &Builder) -> Result<Vec<Arc<SharedDevice>>, BuildErro
     broker::find(&builder.devices).map_err(|source| BuildError::System { what: "cannot use a shared device", source })
 }
 
+/// The index of a device that is not attached to yet. No device has it.
+const NO_DEVICE: u32 = 0;
+
 /// `netlink`: of shared devices.
-fn mirror(devices: &[NetDevice], netlink: Option<Netlink>) -> Result<Mirror, BuildError> {
-    let indexes: Vec<u32> = devices.iter().map(|device| device.index).collect();
+fn mirror(devices: &[NetDevice], indexes: &[u32], netlink: Option<Netlink>) -> Result<Mirror, BuildError> {
     let read = match netlink {
-        Some(netlink) => Mirror::of_shared(netlink, &indexes),
-        None => Mirror::read(&indexes),
+        Some(netlink) => Mirror::of_shared(netlink, indexes),
+        None => Mirror::read(indexes),
     };
     let mirror = read.map_err(|source| BuildError::Netlink { what: "addresses, routes and neighbours", source })?;
     for (device, known) in devices.iter().zip(&mirror.devices) {
-        if known.addrs.is_empty() {
+        if known.addrs.is_empty() && !known.gone {
             tracing::warn!(device = device.name, "the device has no address yet: it is used when it gets one");
         }
     }
@@ -281,16 +287,18 @@ fn announce(
     reservations: Ephemeral,
     shared: &[Arc<SharedDevice>],
 ) -> Result<Ports, BuildError> {
-    let mut sinks: Vec<Box<dyn PortSink>> = Vec::new();
-    sinks.extend(shared.iter().map(|device| Box::new(device.clone()) as Box<dyn PortSink>));
+    let mut sinks: Vec<Option<Box<dyn PortSink>>> = Vec::new();
+    sinks.extend(shared.iter().map(|device| Some(Box::new(device.clone()) as Box<dyn PortSink>)));
     for (n, table) in opened.tables.drain(..).enumerate() {
         let refused = |error: XdpError| link_error(&builder.devices[n], error);
         if let Some(Addresses { ours, elsewhere }) = addresses {
             table.set_addresses(ours, elsewhere).map_err(refused)?;
         }
         table.set_ephemeral_ports(ephemeral.iter()).map_err(refused)?;
-        sinks.push(Box::new(table));
+        sinks.push(Some(Box::new(table)));
     }
+    // Devices that are not attached to yet.
+    sinks.resize_with(builder.devices.len().max(sinks.len()), || None);
     let in_kernel = builder.standalone.is_empty();
     let cool_down = builder.tcp.time_wait.max(builder.tcp.fin_wait_2);
     Ok(Ports::new(in_kernel, sinks, reservations, cool_down))

@@ -11,7 +11,8 @@ use fs_xdp::{
     Link, MultiBuffer, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink, XdpMode,
 };
 use rustix::thread::CapabilitySet;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::netns_unsafe::{NetNs, drop_capabilities, wait_readable};
@@ -389,6 +390,43 @@ fn address_that_is_away() {
     }
     sender.close();
     end.close();
+}
+
+/// A SYN can reopen a connection that the kernel has in TIME-WAIT. The new connection is the kernel's
+/// too, since the program leaves its later packets to the kernel.
+#[test]
+fn syn_for_a_connection_of_the_kernel_is_the_kernels() {
+    if skipped_without_root("shared ports") {
+        return;
+    }
+    for config in [NATIVE, GENERIC] {
+        let veth = Veth::new(1, 1500);
+        let (client_ns, server_ns) = (veth.ends()[0].0, veth.ends()[1].0);
+        let listener = server_ns.enter(|| TcpListener::bind((address(1), OURS)).unwrap());
+        let connect = |from: u16, most: Duration| {
+            client_ns.run(&format!("echo {from} {from} > /proc/sys/net/ipv4/ip_local_port_range"));
+            client_ns.enter(|| TcpStream::connect_timeout(&(address(1), OURS).into(), most))
+        };
+        let mut client = connect(40_000, PATIENCE).unwrap();
+        // The kernel's end closes first, and has TIME-WAIT.
+        drop(listener.accept().unwrap());
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        drop(client);
+        let device = attach(&veth, 1, config);
+        let ports = device.port_table();
+        let end = open(&device, 0);
+        ports.add_shared(Protocol::Tcp, address(1), OURS, fs_xdp::Share::Former).unwrap();
+        let mut client = connect(40_000, PATIENCE).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"x").unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(server.read(&mut [0]).unwrap(), 1);
+        assert_eq!(ports.counters().unwrap().redirected, 0);
+        // Other new connections are ours. This test does not answer them.
+        connect(40_001, Duration::from_millis(200)).unwrap_err();
+        assert!(ports.counters().unwrap().redirected > 0);
+        end.close();
+    }
 }
 
 /// The device or the link computes checksums that the engine leaves open, and the kernel at the
