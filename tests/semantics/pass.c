@@ -299,8 +299,8 @@ static void pass_bound(void) {
             _exit(0);
         }
         close(u[1]);
-        /* The order of this process's listen: 0: last; 1: while the message is queued; 2: before it is sent; 3: while the
-         * other process receives it. */
+        /* When this process listens. 0: after the other process; 1: after it has sent the socket; 2: before that; 3: at the
+         * same time as the other process. */
         if (order == 2) MUST(listen(s, 16));
         if (order == 2) put(u[0], "g", 1);
         give(u[0], &s, 1);
