@@ -104,7 +104,7 @@ struct Refused {
 /// Everything that one client holds.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
-    who: Process,
+    process: Process,
     offers: usize,
 }
 
@@ -174,24 +174,24 @@ impl Registry {
     }
 
     /// A client has come. Returns whether it may stay.
-    pub(crate) fn join(&mut self, client: u64, who: Process) -> bool {
-        let is_root = who.uid == 0;
-        let of_user = || self.holders.values().filter(|other| other.who.uid == who.uid).count();
+    pub(crate) fn join(&mut self, client: u64, process: Process) -> bool {
+        let is_root = process.uid == 0;
+        let of_user = || self.holders.values().filter(|other| other.process.uid == process.uid).count();
         if self.holders.len() >= self.limits.clients || (!is_root && of_user() >= self.limits.clients / 2) {
             return false;
         }
-        self.holders.insert(client, Holder { who, offers: 0 });
+        self.holders.insert(client, Holder { process, offers: 0 });
         true
     }
 
     /// Returns a client's process.
     pub(crate) fn process(&self, client: u64) -> Option<Process> {
-        self.holders.get(&client).map(|holder| holder.who)
+        self.holders.get(&client).map(|holder| holder.process)
     }
 
     /// Returns a client's user.
     pub(crate) fn user(&self, client: u64) -> Option<u32> {
-        self.holders.get(&client).map(|holder| holder.who.uid)
+        self.holders.get(&client).map(|holder| holder.process.uid)
     }
 
     /// Drops everything that a client held which has ended.
@@ -215,7 +215,7 @@ impl Registry {
         };
         let outcome = self.judge(key, holder, facts, fd, now);
         if let Outcome::Refused(reason) = outcome {
-            self.note_refused(facts, holder.who, reason, now);
+            self.note_refused(facts, holder.process, reason, now);
         }
         outcome
     }
@@ -224,10 +224,10 @@ impl Registry {
         if self.held.contains_key(&key) || self.paired.contains_key(&facts.cookie) {
             return Outcome::Refused(Reason::Twice);
         }
-        if self.permit.as_ref().is_some_and(|permit| !permit(&holder.who, facts.local, facts.peer)) {
+        if self.permit.as_ref().is_some_and(|permit| !permit(&holder.process, facts.local, facts.peer)) {
             return Outcome::Refused(Reason::Policy);
         }
-        if !self.may_have_another_end(holder.who) {
+        if !self.may_have_another_end(holder.process) {
             return Outcome::Refused(Reason::Limit);
         }
         if let Some(other) = self.waiting.get(&mirrored(&facts)).copied()
@@ -235,7 +235,7 @@ impl Registry {
         {
             return self.pair(other, key, &facts, now);
         }
-        if holder.offers >= self.limits.offers_of_process || !self.may_have_another_offer(holder.who) {
+        if holder.offers >= self.limits.offers_of_process || !self.may_have_another_offer(holder.process) {
             return Outcome::Refused(Reason::Limit);
         }
         if let Some(before) = self.waiting.get(&place(&facts)).copied() {
@@ -257,26 +257,26 @@ impl Registry {
         Outcome::Waits
     }
 
-    fn may_have_another_end(&self, who: Process) -> bool {
-        self.is_below(self.paired.len(), self.limits.ends, who, |user| user.ends)
+    fn may_have_another_end(&self, process: Process) -> bool {
+        self.is_below(self.paired.len(), self.limits.ends, process, |user| user.ends)
     }
 
-    fn may_have_another_offer(&self, who: Process) -> bool {
-        self.is_below(self.waiting.len(), self.limits.offers, who, |user| user.offers)
+    fn may_have_another_offer(&self, process: Process) -> bool {
+        self.is_below(self.waiting.len(), self.limits.offers, process, |user| user.offers)
     }
 
     /// Whether there are fewer than `limit`, and this user has fewer than half of them, or is root.
-    fn is_below(&self, all: usize, limit: usize, who: Process, of_user: impl Fn(&OfUser) -> usize) -> bool {
-        let of_user = self.users.get(&who.uid).map_or(0, of_user);
-        all < limit && (who.uid == 0 || of_user < limit / 2)
+    fn is_below(&self, all: usize, limit: usize, process: Process, of_user: impl Fn(&OfUser) -> usize) -> bool {
+        let of_user = self.users.get(&process.uid).map_or(0, of_user);
+        all < limit && (process.uid == 0 || of_user < limit / 2)
     }
 
     fn change_user(&mut self, client: u64, change: impl FnOnce(&mut OfUser)) {
         let Some(holder) = self.holders.get(&client) else { return };
-        let user = self.users.entry(holder.who.uid).or_default();
+        let user = self.users.entry(holder.process.uid).or_default();
         change(user);
         if *user == OfUser::default() {
-            self.users.remove(&holder.who.uid);
+            self.users.remove(&holder.process.uid);
         }
     }
 
@@ -299,7 +299,7 @@ impl Registry {
             self.change_user(key.client, |user| user.ends += 1);
         }
         let ends = [Some(first), Some(second)];
-        let process = |key: Key| self.holders.get(&key.client).map_or_else(Process::default, |holder| holder.who);
+        let process = |key: Key| self.holders.get(&key.client).map_or_else(Process::default, |holder| holder.process);
         let processes = [process(first), process(second)];
         let (facts, other_cookie) = (first_facts, facts.cookie);
         let row = Pair { facts, other_cookie, since: now, ends, processes, file: None };
@@ -354,7 +354,7 @@ impl Registry {
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<Key> {
         let due: Vec<Key> = self.deadlines.keys().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect();
         for key in &due {
-            let process = self.holders.get(&key.client).map(|holder| holder.who);
+            let process = self.holders.get(&key.client).map(|holder| holder.process);
             if let (Some(facts), Some(process)) = (self.stop_waiting(*key), process) {
                 self.note_refused(facts, process, Reason::NoPeer, now);
             }

@@ -216,9 +216,9 @@ impl Service {
             return;
         }
         let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let who = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
+        let process = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
         let client = self.next_client;
-        if !self.registry.join(client, who) {
+        if !self.registry.join(client, process) {
             return;
         }
         if epoll::add(&self.epoll, &socket, EventData::new_u64(client), EventFlags::IN).is_err() {
@@ -277,12 +277,12 @@ impl Service {
 
     /// Gives a client's connection to the broker. Without one it is cut off.
     fn hand_over(&mut self, client: u64) {
-        let who = self.registry.process(client);
+        let process = self.registry.process(client);
         let Some(Client { socket, .. }) = self.clients.remove(&client) else { return };
         let _deleted = epoll::delete(&self.epoll, &socket);
         self.registry.leave(client);
-        if let (Some(broker), Some(who), Some(socket)) = (&self.broker, who, socket.into_owned()) {
-            broker(socket, who);
+        if let (Some(broker), Some(process), Some(socket)) = (&self.broker, process, socket.into_owned()) {
+            broker(socket, process);
         }
     }
 
