@@ -2,7 +2,7 @@
 //! edge-triggered, as tokio, nginx and Go use it, so a lost event is a connection that stops.
 
 use super::super::names::address;
-use super::super::{process, storm};
+use super::super::{process, progress};
 use super::load::PIECE;
 use super::outcome::{Done, Wrong, again, errno, good};
 use super::sockets::{close, new_socket};
@@ -203,7 +203,7 @@ impl EventLoop {
                 Ok(0) => link.has_ended = true,
                 Ok(got) => {
                     let got = got as usize;
-                    storm::gets_on();
+                    progress::report();
                     link.may_read = !(self.has(LOOP_SHORT) && got < room.len());
                     link.role.take(&room[..got])?;
                 }
@@ -396,7 +396,7 @@ pub fn serve_loop(listener: i32, connections: i32, how: i32) -> String {
             match got {
                 Ok(fd) => {
                     *left -= 1;
-                    storm::gets_on();
+                    progress::report();
                     let role = Role::Server(VecDeque::new());
                     all.begin(Link { fd, role, may_read: false, may_write: true, has_ended: false, events: 0 })?;
                 }
@@ -433,7 +433,7 @@ pub fn dial_loop(
     let mut dial = || -> Done<()> {
         let all = EventLoop::new(how, count, count)?;
         for number in 0..count {
-            storm::gets_on();
+            progress::report();
             let fd = new_socket(family, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)?;
             let on = 1i32;
             let (place, size) = ((&raw const on).cast(), size_of::<i32>() as u32);
