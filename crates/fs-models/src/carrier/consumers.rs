@@ -3,7 +3,7 @@
 use super::*;
 
 impl Rules {
-    /// The steps that both threads of the consumer share: a look under the lock.
+    /// The steps that both consumer threads share: reading the words under the lock.
     pub(super) fn reads(&self, now: &State, me: usize, steps: &mut Steps) -> bool {
         let reader = now.readers[me];
         match reader.at {
@@ -134,7 +134,7 @@ impl Rules {
                     s.readers[me].at = Step::Asleep;
                 };
                 if reader.seen.tail != now.head {
-                    // Without the lock it may believe that kernel bytes will wake it.
+                    // Without the lock it may expect that kernel bytes will wake it.
                     if !locks && reader.seen.kernel && now.received < now.boundary {
                         step(steps, now, "poller: sleeps for kernel bytes", true, asleep);
                         return;
