@@ -1,5 +1,5 @@
-//! Programs on a shared device and its daemon are killed (SIGKILL) at each of their steps: pairs,
-//! leases and memory return, and the next daemon serves. Needs root.
+//! Programs on a shared device and the daemon are killed (SIGKILL) at each of their steps. Pairs,
+//! leases and memory are freed, and the next daemon serves. Needs root.
 
 #[path = "shared/lab.rs"]
 mod lab;
@@ -15,14 +15,14 @@ fn program() {
     role::play();
 }
 
-/// Memory of files in memory (memfd), as programs' frames are.
+/// Returns the memory of memfd files, which hold the programs' frames.
 fn shared_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
 }
 
-/// The daemon has nothing of a program any more.
+/// Waits until the daemon holds nothing of a program.
 fn nothing_is_held(lab: &Lab) {
     lab.wait_for_pairs(0);
     let end = Instant::now() + Duration::from_secs(60);
@@ -48,14 +48,15 @@ fn killed_program_leaves_nothing() {
     nothing_is_held(&lab);
     let before = shared_memory();
     const STEPS: u32 = 12;
-    // From its first instruction to its first accept; most of the time it makes its pair and its leases.
+    // Kills from the first instruction to the first accept. For most of that time the program makes
+    // its pair and its leases.
     for step in 0..STEPS {
         let program = lab.host.enter(|| Running::spawn(&mut lab.program_command(65_534, "serve 7001")));
         std::thread::sleep(whole * step / STEPS);
         program.kill();
         nothing_is_held(&lab);
     }
-    // 8 MiB of frames each; other tests use shared memory, too.
+    // Each program has 8 MiB of frames. Other tests use shared memory, too.
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let more = shared_memory().saturating_sub(before);
@@ -71,7 +72,8 @@ fn killed_program_leaves_nothing() {
     lab.down();
 }
 
-/// Kills a process before its system call `name` for the `nth` time from now on. Ends with it.
+/// Kills a process before its system call `name` for the `nth` time from now on. It exits with the
+/// process.
 fn kill_before(pid: u32, name: &str, nth: u32) -> Running {
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o", "/dev/null", "-p", &pid.to_string(), "-e", &format!("trace={name}")]);
@@ -86,13 +88,13 @@ fn kill_before(pid: u32, name: &str, nth: u32) -> Running {
         assert!(Instant::now() < end, "strace does not trace");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // All threads, and it goes on.
+    // By now strace has attached to all threads, and the process runs.
     std::thread::sleep(Duration::from_millis(100));
     strace
 }
 
 /// Kills the daemon before a system call that it makes for a program, and checks that the next one
-/// serves. Returns false if the call was not made so often.
+/// serves. Returns false if the daemon has made fewer such calls.
 fn daemon_dies_before(lab: &Lab, name: &str, nth: u32) -> bool {
     let mut daemon = lab.daemon();
     let kept = lab.program(&lab.host, 65_533, "serve 7002");
@@ -120,7 +122,8 @@ fn daemon_dies_before(lab: &Lab, name: &str, nth: u32) -> bool {
     died
 }
 
-/// A call of each kind that the daemon makes for a program, from the first to the last of them.
+/// Kills the daemon before each kind of system call that it makes for a program, from the first to
+/// the last.
 #[test]
 #[ignore = "takes a minute: cargo xtask proof long"]
 fn daemon_killed_at_each_step_of_a_program() {
@@ -138,12 +141,12 @@ fn daemon_killed_at_each_step_of_a_program() {
     ] {
         died += times.iter().filter(|nth| daemon_dies_before(&lab, name, **nth)).count();
     }
-    // strace may not trace here.
+    // strace may lack the permission to trace.
     assert!(died == 0 || died >= 15, "only {died} daemons have died");
     lab.down();
 }
 
-/// Maps, pins and the attachment are made or taken over.
+/// Kills the daemon while it makes or takes over maps, pins and the attachment.
 #[test]
 #[ignore = "takes a minute: cargo xtask proof long"]
 fn daemon_killed_at_each_step_of_its_start() {
@@ -169,7 +172,7 @@ fn daemon_killed_at_each_step_of_its_start() {
     drop((daemon, kept));
     lab.wait_for_pairs(0);
     lab.down();
-    // From nothing, too.
+    // Also without state of an earlier daemon.
     for nth in [1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 40] {
         start(nth);
     }
