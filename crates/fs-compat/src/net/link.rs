@@ -74,7 +74,7 @@ impl Waiting {
         look().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// For an `async fn`. Several may wait at once.
+    /// Waits until `look` returns a value. Several tasks may wait at the same time.
     pub(super) async fn until<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         if let Some(answer) = look() {
             return answer;
