@@ -9,12 +9,12 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 /// Two runtimes whose devices are connected in memory.
-pub(crate) struct Pair {
+pub(crate) struct Runtimes {
     pub(crate) server: Background,
     pub(crate) client: Background,
 }
 
-impl Pair {
+impl Runtimes {
     pub(crate) fn new() -> Self {
         let (a, b) = fs_xdp::memory_pair(Framing::Ethernet, 1500).unwrap();
         let server = runtime(Standalone::new().addr(SERVER, 24), vec![Box::new(a)]);
