@@ -62,7 +62,7 @@ enum Step {
     ReadWord,
     ReadCount,
     ReadAgain,
-    Look,
+    Check,
     Clear,
     SetKernel,
     Asleep,
@@ -128,7 +128,8 @@ pub struct State {
 const RECEIVES: usize = 0;
 const POLLS: usize = 1;
 
-enum Look {
+/// The result of a check of both carriers.
+enum Outcome {
     Took,
     End,
     NothingByKernel,
@@ -176,33 +177,33 @@ impl State {
     }
 
     /// C1 to C3 under the receive lock.
-    fn look(&mut self, rules: &Rules, reader: usize) -> Look {
+    fn check(&mut self, rules: &Rules, reader: usize) -> Outcome {
         let Reader { seen, count, .. } = self.readers[reader];
         if seen.tail != self.head {
             let limit = if rules.no_boundary || !seen.kernel { count } else { self.boundary };
             if self.received >= limit {
                 self.take_ring();
-                return Look::Took;
+                return Outcome::Took;
             }
             return if self.recv() {
                 self.received += 1;
-                Look::Took
+                Outcome::Took
             } else {
-                Look::Behind
+                Outcome::Behind
             };
         }
         if seen.kernel && !seen.requested {
             if self.recv() {
                 self.received += 1;
-                return Look::Took;
+                return Outcome::Took;
             }
-            return if self.is_end() { Look::End } else { Look::NothingByKernel };
+            return if self.is_end() { Outcome::End } else { Outcome::NothingByKernel };
         }
         if (rules.unbounded_read || count > self.received) && self.recv() {
             self.received += 1;
-            return Look::Took;
+            return Outcome::Took;
         }
-        Look::NothingByRing
+        Outcome::NothingByRing
     }
 
     fn set_kernel(&mut self) {
