@@ -268,7 +268,8 @@ impl<K: Kernel> Consumer<'_, K> {
         self.sleepers.load(Ordering::Relaxed) != 0
     }
 
-    /// C6: `R` by the kernel's count, if that is more: bytes that somebody read without this library. Returns whether `R` is exact.
+    /// C6: raises `R` to the kernel's count, which is higher if another process read bytes without
+    /// this library. Returns whether `R` is exact.
     ///
     /// A thread that comes out of recv(2) has bytes that it has yet to count, so `R` is left alone as long as one sleeps. Nothing depends on it
     /// then: the ring is empty, and the kernel carries.

@@ -1,10 +1,12 @@
 //! Estimates whether more threads want to run than there are processors, from the waits of this
 //! process.
 //!
-//! A thread that spins takes its own share of the processor then, and one that yields loses more: sched_yield(2) gives up the rest of its
-//! slice, and the scheduler places it behind one more (`yield_task_fair`, kernel/sched/fair.c; measured beside one busy loop: 2.8 ms
-//! a call, at times 200). A thread that sleeps in the kernel keeps its share, and is preferred when it wakes. So nothing is looked at, and
-//! nobody yields, for a while after two slices were lost within [`AGAIN_NS`].
+//! A thread that spins takes its own share of the processor then, and one that yields loses more:
+//! sched_yield(2) gives up the rest of its slice, and the scheduler places it behind one more
+//! (`yield_task_fair`, kernel/sched/fair.c; measured next to one busy loop: 2.8 ms a call, at times
+//! 200). A thread that sleeps in the kernel keeps its share, and is preferred when it wakes. So
+//! nothing is looked at, and nobody yields, for a while after two slices were lost within
+//! [`AGAIN_NS`].
 //!
 //! The end of a pause is an attempt: it costs two slices if the processors are still wanted, so pauses double. The kernel's number of
 //! runnable threads (/proc/loadavg) was asked instead. Next to two busy loops it decided no better, and one more thread for a moment, of

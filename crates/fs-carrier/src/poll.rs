@@ -45,7 +45,8 @@ impl<'a, K: Kernel> Watched<'a, K> {
 /// The kind of question to the kernel about the caller's whole list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// The application's own call, with its signal mask and the rest of its timeout in ns. `None` waits for ever.
+    /// The application's own call, with its signal mask and the rest of its timeout in ns. `None`
+    /// waits forever.
     Call(Option<u64>),
     /// The rings have bytes, so the call does not wait: it returns at once, under the thread's own signal mask. The kernel delivers no
     /// signal of the call's mask either where descriptors are ready (`poll_select_finish` in fs/select.c).
@@ -67,8 +68,9 @@ impl Poller {
         Poller { pacing, look: Look::new(pacing), merged: Merged::default() }
     }
 
-    /// Waits until a ring has bytes or the kernel has an event, and returns what `ask` returned last, or 0 where only rings have bytes and
-    /// the kernel was asked less than 50 µs ago. `timeout_ns`: `None` waits for ever.
+    /// Waits until a ring has bytes or the kernel has an event, and returns what `ask` returned
+    /// last, or 0 where only rings have bytes and the kernel was asked less than 50 µs ago.
+    /// `timeout_ns`: `None` waits forever.
     ///
     /// `ask` calls the kernel's poll(2) with the caller's whole list. Where it finds a promoted connection readable,
     /// the caller tells it by [`Pair::report_readable`] (C9).

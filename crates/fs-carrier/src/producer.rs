@@ -258,8 +258,9 @@ impl<K: Kernel> Producer<'_, K> {
                     return false;
                 }
             } else {
-                // `K` stands still while the ring carries, as no send is in flight. Only a hostile peer sets `G` as well: a sender
-                // that took this for the kernel's turn would look for the carrier for ever.
+                // `K` stands still while the ring carries, as no send is in flight. Only a hostile
+                // peer sets `G` as well: a sender that took this for the kernel's turn would retry
+                // forever.
                 count.boundary.store(count.sent.load(Ordering::Acquire), Ordering::Release);
             }
             if line.word.set_kernel(seen, pin) {

@@ -165,7 +165,7 @@ async fn errors_have_their_kinds() {
     assert_eq!(again.unwrap_err().kind(), ErrorKind::AddrInUse);
     drop(taken);
     within(async {
-        // Unread data, and linger of 0.
+        // Closes with unread data, and with a linger time of 0.
         for zero in [false, true] {
             let (accepted, mut connected) = runtimes.joined().await;
             connected.write_all(b"unread").await.unwrap();

@@ -249,7 +249,7 @@ impl Side {
         let poller = Poller::new(Pacing::SPIN);
         while !self.ended.load(Ordering::Relaxed) {
             if random.one_in(30) {
-                // Sleeps on the socket beside a thread that receives.
+                // Sleeps on the socket while another thread receives.
                 if let Some(asleep) = self.pair.before_sleep() {
                     self.pair.kernel().wait_readable(1);
                     drop(asleep);

@@ -16,7 +16,8 @@ struct Scan {
 }
 
 impl<K: Kernel> Set<K> {
-    /// Waits for events as epoll_wait(2) does: those of the rings, and those of the kernel. `timeout_ns`: `None` waits for ever.
+    /// Waits for events as epoll_wait(2) does: those of the rings, and those of the kernel.
+    /// `timeout_ns`: `None` waits forever.
     ///
     /// # Errors
     /// The errors of epoll_wait(2).
