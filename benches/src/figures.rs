@@ -34,7 +34,7 @@ struct Row {
     peer: Option<f64>,
 }
 
-/// One row of all runs that contain it.
+/// A row, with its values of all runs that contain it.
 struct Series<'a> {
     row: &'a Row,
     ours: Vec<f64>,

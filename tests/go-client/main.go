@@ -1,5 +1,5 @@
-// Eight goroutines GET /10k, every second one over a new connection; prints what the client "asker" of make compat prints. Go
-// makes its system calls itself: these are the kernel's sockets, and the server's may be ours.
+// Eight goroutines GET /10k, every second time over a new connection. The output is that of the client "asker" of make compat.
+// Go makes its system calls itself, so the library sees only the server's sockets.
 package main
 
 import (

@@ -1,9 +1,9 @@
-// gvisor-peer is an independent TCP to talk to: gVisor's netstack on an AF_PACKET socket, with addresses of its own.
+// gvisor-peer is an independent TCP peer: gVisor's netstack on an AF_PACKET socket, with its own addresses.
 //
 //	gvisor-peer -device NAME -addr CIDR,… -listen PORT              echoes what each connection brings
 //	gvisor-peer -device NAME -addr CIDR,… -connect ADDR -bytes N    sends N bytes, wants them back, compares
 //
-// It prints "ready" when it listens or, having connected, one line with the SHA-256 of what came back.
+// It prints "ready" when it listens, or one line with the SHA-256 of the echo after a connect.
 package main
 
 import (
@@ -83,7 +83,7 @@ func newStack(device, addrs string) (*stack.Stack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}
-	// The lab has no other host with these addresses, and no time to wait for one to object.
+	// The lab has no other host with these addresses, so duplicate address detection would only take time.
 	withoutDAD := ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}})
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol, withoutDAD},

@@ -1,6 +1,6 @@
 """Offers the match service descriptors of a FUSE file whose flush is never answered: fuse.py CONTROL MOUNTPOINT.
 
-Prints "held" when a close of one of them blocks somebody, and stays until it is killed.
+Prints "held" when a close of one of them blocks, and runs until it is killed.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ def serve():
         os.write(device, struct.pack("<IiQ", 16 + len(answer), 0, unique) + answer)
 
 
-# The file system is a process of its own, with no file of it open: when it is killed nobody waits for it any more.
+# The file system is a process of its own without open files of it. When it is killed, no process waits for it any more.
 if os.fork() == 0:
     serve()
 os.close(device)

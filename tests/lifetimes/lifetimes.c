@@ -2,15 +2,15 @@
  *
  *   lifetimes CONNECTIONS SEED [KILLS [STOPS]]
  *
- * A third of the connections begin with some short requests, so that they get a ring under the library, and are left, cut and
- * killed in the middle of its use.
+  * A third of the connections start with some short requests, so that they get a ring under the library. They are then
+  * closed, cut or killed while the ring is in use.
  *
  * Five workers hold two listeners: three serve the first in three ways (epoll, epoll with EPOLLEXCLUSIVE, poll), two the
- * second one by a thread that sleeps in accept(2). Eight client processes at a time open connections, send requests in parts,
- * read the answers, or leave: by close, by exit and by SIGKILL, at any point. Now and then a worker is killed and replaced:
- * about KILLS times in all (default: one for each thousand connections). STOPS times (default: one for each four thousand) all
- * workers are stopped for 150 ms. Everybody counts in shared memory what it did before it goes on, so that at the end the
- * books of both sides can be compared:
+  * second one by a thread that sleeps in accept(2). Eight client processes at a time open connections, send requests in parts
+  * and read the answers. They end at any point, by close, exit or SIGKILL. About KILLS times (default: one for each thousand
+  * connections) a worker is killed and replaced. STOPS times (default: one for each four thousand) all workers are stopped for
+  * 150 ms. Every process counts each of its steps in shared memory before the next one. At the end the counters of both sides
+  * are compared:
  *
  *   opened - accepted  <= kills                       no connection is lost between connect and accept
  *   asked - completed  <= held by workers when killed no request is lost
@@ -18,7 +18,7 @@
  *   hung, wrong, refused == 0
  *
  * "Held when killed" has one more for each kill: the connection that accept(2) was about to return.
- * Prints the books and ends with status 0 when they agree. */
+  * Prints the counters and exits with status 0 if they agree. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -101,7 +101,7 @@ static void begin(int fd) {
     fcntl(fd, F_SETFL, O_NONBLOCK);
 }
 
-/* What can be done without waiting. Answers the events to wait for; 0: it is over. */
+/* Serves a connection until a call would block. Returns the events to wait for, or 0 if the connection has ended. */
 static int serve(int fd) {
     struct served *s = served[fd];
     static char buffer[65536];
@@ -170,7 +170,7 @@ static void *acceptor(void *unused) {
         int fd = accept(shared_listener, 0, 0);
         if (fd < 0 && errno == ECONNABORTED) continue;
         if (fd < 0) complain("accept", 0, errno), _exit(3);
-        /* Counted here: who is killed now held it. */
+        /* Counted here, because a worker that is killed from now on holds the connection. */
         begin(fd);
         if (write(handed[1], &fd, sizeof fd) != sizeof fd) _exit(3);
     }
@@ -249,7 +249,7 @@ struct made {
     uint32_t sent;
 };
 
-/* True: all of it was sent or read. */
+/* Returns 1 if all bytes were sent or read. */
 static int move(struct made *c, int sending, void *data, size_t len) {
     char *at = data;
     while (len) {
@@ -330,7 +330,7 @@ static int open_one(struct made *c, in_port_t port) {
     return 1;
 }
 
-/* Short requests, with time for the match service to answer. */
+/* Makes short requests, with time for the match service to answer. */
 static int warm(struct made *c) {
     struct header wanted = c->header;
     int is_good = 1;
@@ -346,12 +346,12 @@ static int warm(struct made *c) {
 
 static void client(uint64_t seed, uint32_t quota, const in_port_t *ports) {
     struct made all[OPEN_MAX_];
-    uint32_t open = 0, waits = seed % 4 != 0; /* Each fourth client waits for no answer: it has gone before a slow server looks. */
+    uint32_t open = 0, waits = seed % 4 != 0; /* Every fourth client does not wait for answers: it has exited before a slow server reads. */
     random_state = seed * 0x9E3779B97F4A7C15ULL | 1;
     for (int i = 0; i < 8; i++) rnd(2);
     alarm(HUNG_AFTER_S * 4);
     while (quota || open) {
-        if (rnd(150) == 0) break; /* With whatever is open. */
+        if (rnd(150) == 0) break; /* Exits with open connections. */
         if (rnd(30) == 0) usleep(rnd(1500));
         if (quota && open < OPEN_MAX_ && (open == 0 || rnd(2))) {
             quota--;
@@ -368,11 +368,11 @@ static void client(uint64_t seed, uint32_t quota, const in_port_t *ports) {
         struct made *c = &all[at];
         int ends = 0;
         if (how == 0 && c->sent < c->header.len) {
-            /* In parts; the rest later, or never. */
+            /* A part of the request. The rest is sent later or never. */
             uint32_t end = c->sent + rnd(c->header.len - c->sent + 1);
             ends = !send_up_to(c, end);
         } else if (how == 1) {
-            ends = 1; /* Closed in the middle. */
+            ends = 1; /* Closed in the middle of a request. */
         } else {
             ends = !send_up_to(c, c->header.len);
             if (!ends && how != 2 && c->header.kind != TAKE && waits) {
@@ -381,7 +381,7 @@ static void client(uint64_t seed, uint32_t quota, const in_port_t *ports) {
                 c->sent = 0, c->header.id++; /* The next request of this connection. */
                 ends |= how == 3;
             } else {
-                ends = 1; /* Leaves what it sent, and maybe an answer that it does not read. */
+                ends = 1; /* Closes after the request, perhaps with an unread answer. */
                 atomic_fetch_add(&books->left, 1);
             }
         }
@@ -391,7 +391,7 @@ static void client(uint64_t seed, uint32_t quota, const in_port_t *ports) {
         }
     }
     if (rnd(2)) kill(getpid(), SIGKILL);
-    /* Not _exit(2), at which the library writes no counters. */
+    /* At _exit(2) the library would not write its counters. */
     exit(0);
 }
 
@@ -446,7 +446,7 @@ int main(int argc, char **argv) {
             uint64_t its_seed = seed << 32 | ++clients;
             pid_t pid = fork();
             if (!pid) client(its_seed, quota, ports);
-            /* EAGAIN: a later one. */
+            /* EAGAIN: retries later. */
             if (pid < 0) {
                 perror("fork");
                 usleep(100000);
@@ -481,7 +481,7 @@ int main(int argc, char **argv) {
             worker[victim] = start_worker(victim, listeners);
         }
         if (stops < stops_wanted && atomic_load(&books->started) > next_stop) {
-            /* Nobody looks for a while: clients come, send and go, and find the server late. */
+            /* No worker runs for a while: clients connect, send and exit before the server accepts. */
             for (int i = 0; i < WORKERS; i++) kill(worker[i], SIGSTOP);
             usleep(150000);
             for (int i = 0; i < WORKERS; i++) kill(worker[i], SIGCONT);
@@ -489,7 +489,7 @@ int main(int argc, char **argv) {
         }
     }
     double took = now() - began;
-    /* What is still on its way. */
+    /* Waits for connections and ends that the workers have not seen yet. */
     uint64_t opened = atomic_load(&books->opened), asked = atomic_load(&books->asked), accepted, open;
     for (int i = 0; i < 2000; i++) {
         accepted = base + sum(0), open = sum(0) - sum(1);

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Linux as it is shipped, with larger buffers, CUBIC, no ECN and no restart after idle: what the public suites' scripts
-# begin with. On Linux a shell runs it in the script's network namespace, where CUBIC may not be chosen unless it is the
-# host's default or among its allowed ones; on the engine its settings are read.
+# Linux' defaults with larger buffers, CUBIC, no ECN and no restart after idle. The public suites' scripts start with it.
+# On Linux a shell runs this file in the script's network namespace, where CUBIC is allowed only if it is the host's
+# default or one of its allowed algorithms. The engine reads the settings.
 sysctl -q net.ipv4.tcp_congestion_control=cubic || true
 sysctl -q net.ipv4.tcp_rmem='4096 540000 15728640'
 sysctl -q net.ipv4.tcp_wmem='4096 262144 4194304'

@@ -1,4 +1,4 @@
-/* Listeners and what accepted sockets take from them. */
+/* Listeners, and what accepted sockets inherit from them. */
 #include "semantics.h"
 
 static int value_of(int fd, int level, int option) {
@@ -137,7 +137,7 @@ static void bind_conflicts(void) {
     CALL(listen(other, 5));
     int c = dial(&at, len);
     int s = OPEN(accept(other, NULL, NULL));
-    /* A port whose connections stand is free for a listener with SO_REUSEADDR once its own is gone. */
+    /* While accepted connections exist, a new listener may bind their port with SO_REUSEADDR, if no other listens. */
     MUST(close(other));
     int again = tcp(AF_INET, 0);
     CALL(bind(again, (struct sockaddr *)&at, len));
@@ -211,7 +211,7 @@ static void accept_order(void) {
 
 enum { CLIENTS = 5 };
 
-/* Clients of several processes: in the order of their connects, whoever was here first, in accept and without waiting. */
+/* accept returns the connections of several processes in the order of their connects, blocking and non-blocking. */
 static void accept_order_of_processes(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -254,7 +254,7 @@ static void accept_order_of_processes(void) {
     }
 }
 
-/* A client that has gone before accept is accepted all the same, with its bytes. */
+/* A connection whose client has closed it before accept is accepted, with its bytes. */
 static void accept_of_one_that_left(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -270,7 +270,8 @@ static void accept_of_one_that_left(void) {
     CALL(recv(s, text, 8, 0));
 }
 
-/* Calls that wait: what the new descriptors are, and which numbers they have. Some clients come at once, some let accept sleep. */
+/* The flags and numbers of descriptors from accept4 calls that block. Some clients connect at once, others while
+ * accept4 sleeps. */
 static void accept_waits(void) {
     static const int flags[] = {0, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_CLOEXEC | SOCK_NONBLOCK};
     struct sockaddr_storage at;
@@ -305,7 +306,7 @@ static void accept_waits(void) {
         MUST(close(s));
     }
     say("as asked, and the lowest number");
-    /* Without a number it does not wait. */
+    /* Without a free descriptor number accept fails at once. */
     struct rlimit limit = {lowest, lowest};
     MUST(setrlimit(RLIMIT_NOFILE, &limit));
     OPEN(accept(l, NULL, NULL));
@@ -314,7 +315,7 @@ static void accept_waits(void) {
     reap(client);
 }
 
-/* Clients that pass the library by, in the kernel's queue, keep nobody out for long who came before them: it is not among the last. */
+/* A connection that came before 20 connections made with syscall(2) is accepted among the first two. */
 static void accept_of_both(void) {
     enum { KERNELS = 20 };
     struct sockaddr_storage at;
@@ -345,7 +346,7 @@ static void fork_in_handler(int number) {
     if (forked_in_handler) MUST(write(forked_pipe[1], &forked_in_handler, sizeof forked_in_handler));
 }
 
-/* One that waits is interrupted by a handler that forks, and both go on to accept: two connections and two sockets. */
+/* A signal handler forks while accept sleeps. Both processes then accept a connection of their own. */
 static void accept_forked_in_handler(void) {
     enum { ROUNDS = 4, BEFORE = 8 };
     struct sockaddr_storage at;
@@ -365,7 +366,7 @@ static void accept_forked_in_handler(void) {
                 get(c, &text, 1);
                 close(c);
             }
-            /* Both must be in accept. A handler that runs after accept has returned forks a process with the same socket. */
+            /* Both processes must sleep in accept. If the handler ran after accept, the child would have the same socket. */
             pid_t forked;
             await_asleep(server);
             MUST(kill(server, SIGUSR1));
@@ -446,7 +447,7 @@ static void set_options(int fd, int round) {
     MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
 }
 
-/* A connection has the options that its listener had when it came. */
+/* A connection has the options that its listener had when the connection was made. */
 static void options_in_backlog(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -465,7 +466,7 @@ static void options_in_backlog(void) {
     say_options("fourth", MUST(accept(l, NULL, NULL)));
 }
 
-/* IPV6_V6ONLY of a listener on an address is set by bind(2). */
+/* bind(2) to a specific IPv6 address sets IPV6_V6ONLY. */
 static void accepted_v6only(void) {
     const char *const addresses[] = {"::1", "::", "::ffff:127.0.0.1"};
     for (int i = 0; i < 3; i++) {

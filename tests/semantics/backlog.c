@@ -1,10 +1,10 @@
-/* Who may wait for accept: the backlog, and TCP_DEFER_ACCEPT. The kernel asks again after a second for what had no room. */
+/* The backlog and TCP_DEFER_ACCEPT. The kernel repeats a SYN that found no room after a second. */
 #include "semantics.h"
 
 static struct sockaddr_storage at;
 static socklen_t at_len;
 
-/* A non-blocking connect, and what is seen of it. */
+/* Starts a non-blocking connect. */
 static int begin(void) {
     int c = tcp(AF_INET, SOCK_NONBLOCK);
     CALL(connect(c, (struct sockaddr *)&at, at_len));
@@ -134,7 +134,7 @@ static void blocking(void) {
     pid_t tid;
     while (!(tid = __atomic_load_n(&connector, __ATOMIC_SEQ_CST))) usleep(1000);
     await_asleep(tid);
-    // Said later: the thread is connected, and says so, as soon as there is room.
+    // Printed after the thread has ended: the thread prints its connect's result as soon as accept makes room.
     int first = accept(l, NULL, NULL);
     pthread_join(thread, NULL);
     say("accepted %d", first >= 0);
@@ -144,7 +144,7 @@ static void blocking(void) {
     look(a);
 }
 
-/* A listener that hears of a connection when it has said something; the kernel waits `seconds` for that. */
+/* Returns a listener with TCP_DEFER_ACCEPT: a connection is queued when it has sent data, or after `seconds`. */
 static int deferring(int seconds) {
     int l = listener(AF_INET, 8, &at, &at_len);
     set_int(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, seconds);
@@ -174,7 +174,7 @@ static void defer(void) {
     CALL(recv(s, text, sizeof text, MSG_DONTWAIT));
     put(s, "back", 4);
     get(c, text, 4);
-    /* Half closed, closed, and reset without a word. */
+    /* Connections that are half-closed, reset or closed without data. */
     int ends[3];
     for (int i = 0; i < 3; i++) ends[i] = dial(&at, at_len);
     MUST(shutdown(ends[0], SHUT_WR));
@@ -232,7 +232,7 @@ static void defer_without_listener(void) {
     CALL(send(c, "x", 1, MSG_NOSIGNAL));
 }
 
-/* Set and taken back while it listens. */
+/* Sets and clears TCP_DEFER_ACCEPT while the socket listens. */
 static void defer_changes(void) {
     int l = listener(AF_INET, 8, &at, &at_len);
     int a = dial(&at, at_len);

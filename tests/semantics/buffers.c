@@ -1,7 +1,8 @@
-/* What a peer that does not read takes, and who is told when there is room again. */
+/* How many bytes a connection takes while its peer does not read, and wake-ups when there is space again. */
 #include "semantics.h"
 
-/* Until a poll of 50 ms finds no room: the kernel takes the last bytes once the first have gone over. */
+/* Sends until a poll of 50 ms finds no space. The kernel takes the last bytes after the first have reached the
+ * peer. */
 static size_t fill_with(int fd, size_t piece) {
     static char block[1 << 16];
     size_t sent = 0;
@@ -37,7 +38,7 @@ static void idle_reader(void) {
     }
 }
 
-/* Many times, so that what one stay in a large buffer leaves behind meets the next. */
+/* Fills and drains the connection many times, so that state left by a full buffer would show in the next round. */
 static void filled_again(void) {
     int a, b;
     pair(&a, &b);
@@ -60,7 +61,7 @@ static void filled_again(void) {
     say("whole %d, room for 2 MB each time %d", whole, roomy);
 }
 
-/* A program that sends before anybody reads. */
+/* A blocking send of 1.5 MB returns before the peer reads. */
 static void blocking_send_first(void) {
     int a, b;
     pair(&a, &b);
@@ -103,7 +104,7 @@ static void raised(void) {
     int b;
     pair(&from, &b);
     set_int(from, SOL_SOCKET, SO_SNDBUF, 20000);
-    /* On a busy machine the peer's kernel takes more a moment later. */
+    /* On a busy machine the kernel takes more bytes a moment later. */
     do {
         fill_with(from, 1);
         fill_with(from, 65536);

@@ -1,4 +1,4 @@
-/* Ends of connections: shutdown, half-close, linger, reset, and what the other side sees. */
+/* The end of a connection by shutdown, half-close, linger or reset, and what the peer observes. */
 #include "semantics.h"
 
 static char text[64];
@@ -60,7 +60,7 @@ static void shutdown_both(void) {
 static int pipes;
 static void count_pipe(int signal) { pipes += signal == SIGPIPE; }
 
-/* The first send after the peer has closed goes through; the next finds the reset. */
+/* The first send after the peer's close succeeds. The next one finds the reset. */
 static void sigpipe(void) {
     int a, b;
     pair(&a, &b);
@@ -127,7 +127,7 @@ static void reset_by_unread(void) {
     CALL(send(a, "x", 1, MSG_NOSIGNAL));
 }
 
-/* A reset that is known sends no more bytes, and what was received before it is lost. */
+/* After a reset, send fails and the bytes received before it are lost. */
 static void reset_by_linger(void) {
     int a, b;
     pair(&a, &b);
@@ -168,7 +168,7 @@ static void reset_wakes_a_reader(void) {
     reap(child);
 }
 
-/* SO_LINGER is the open file's: who closes last is not who has set it. */
+/* SO_LINGER belongs to the open file description: it also applies if another process closes last. */
 static void reset_by_linger_of_another(void) {
     for (int on = 0; on < 2; on++) {
         int a, b, order[2];
@@ -245,7 +245,7 @@ static void listener_shutdown(void) {
     OPEN(accept(l, NULL, NULL));
 }
 
-/* A process that dies: its peers see end of stream or a reset, by what it had not read. */
+/* The peer of a killed process gets the end of the stream, or a reset if the process had unread bytes. */
 static void peer_killed(void) {
     for (int unread = 0; unread < 2; unread++) {
         int a, b, ready[2];
@@ -272,7 +272,8 @@ static void peer_killed(void) {
     }
 }
 
-/* A server refuses a large request by an answer, and closes what it has not read: who sends comes to the end, and reads the answer. */
+/* A server answers a large request in the middle and closes the connection with unread bytes. The client's send
+ * ends, and the client reads the answer. */
 static void answered_in_the_middle(void) {
     enum { LARGE = 300000, TRIES = 50 };
     static char large[LARGE];

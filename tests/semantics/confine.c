@@ -1,5 +1,5 @@
-/* A process that has confined itself (seccomp) to what sshd leaves to its child in front of a connection: its sockets
- * work on, and what it sends wakes peers that begin to sleep in new ways. Any other system call kills. */
+/* Sockets of a process that has confined itself with seccomp, as sshd's network child does: any other system call
+ * kills it. Its sockets go on working, and its sends wake peers that begin to sleep in another call. */
 #include "semantics.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -9,7 +9,7 @@ static char text[64];
 
 #define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
-/* `last`: as many descriptor numbers as this may be used. */
+/* Allows descriptor numbers below `last`. */
 static void confine_below(rlim_t last) {
     struct rlimit limit = {last, last};
     MUST(setrlimit(RLIMIT_NOFILE, &limit));
@@ -46,7 +46,7 @@ static void confine_below(rlim_t last) {
 
 static void confine(void) { confine_below(1); }
 
-/* Answers each byte a moment later, when who asked has begun to wait; the last one is 'q'. */
+/* Answers each byte after 5 ms, when the peer sleeps. Ends after the byte 'q'. */
 static void answer(int fd) {
     confine();
     char byte = 0;
@@ -67,7 +67,7 @@ static void wakes(void) {
         _exit(0);
     }
     MUST(close(b));
-    /* In epoll, each time by a set that is new. */
+    /* In epoll_wait on a new set each time. */
     for (int i = 0; i < 5; i++) {
         int set = (int)MUST(epoll_create1(0));
         struct epoll_event event = {.events = EPOLLIN}, got;
@@ -77,14 +77,14 @@ static void wakes(void) {
         get(a, text, 1);
         MUST(close(set));
     }
-    /* In poll, beside others. */
+    /* In poll with another socket. */
     for (int i = 0; i < 5; i++) {
         struct pollfd both[2] = {{a, POLLIN, 0}, {other, POLLIN, 0}};
         put(a, "p", 1);
         CALL(poll(both, 2, -1));
         get(a, text, 1);
     }
-    /* In the call itself. */
+    /* In recv. */
     put(a, "q", 1);
     CALL(recv(a, text, 1, 0));
     CALL(recv(a, text, 1, 0));
@@ -102,7 +102,7 @@ static void asks_to_write(void) {
         ssize_t n, all = 0;
         while ((n = read(b, block, sizeof block)) > 0) all += n;
         say("child got %zd", all);
-        /* The second to close. */
+        /* The peer has closed first. */
         CALL(close(b));
         _exit(0);
     }
@@ -120,7 +120,7 @@ static void asks_to_write(void) {
         ssize_t n = send(a, block, left < sizeof block ? left : sizeof block, MSG_NOSIGNAL);
         if (n > 0) sent += n;
     }
-    /* Not reported: whether this or the child's report comes first is the scheduler's to say. */
+    /* Not printed: the scheduler decides whether this line or the child's comes first. */
     MUST(close(a));
     reap(child);
 }
@@ -145,7 +145,7 @@ static void restarts(void) {
     reap(child);
 }
 
-/* It forks for each connection: children send, close their copies, and are gone; the last one ends with the parent. */
+/* A confined process forks: its children send and exit. The last child outlives its parent. */
 static void forks(void) {
     int a, b, c, d;
     pair(&a, &b);
@@ -180,14 +180,14 @@ static void forks(void) {
         say("%.5s", text);
     }
     reap(server);
-    /* The parent has ended, and the last child holds one of the two. */
+    /* The parent has exited, and the last child holds only one of the two connections. */
     CALL(recv(c, text, 1, 0));
     put(a, "last", 4);
     CALL(recv(a, text, 4, MSG_WAITALL));
     CALL(recv(a, text, 1, 0));
 }
 
-/* An epoll set that another process changes after this one has confined itself. */
+/* Another process changes an epoll set after this one has confined itself. */
 static void has_a_set_that_others_change(void) {
     int a, b, to[2], from[2];
     char byte = 0;

@@ -1,4 +1,4 @@
-/* connect in all its outcomes. */
+/* The results of connect. */
 #include "semantics.h"
 
 static char byte[16];
@@ -51,7 +51,7 @@ static void connect_refused(void) {
     CALL(send(m, byte, 1, MSG_NOSIGNAL));
 }
 
-/* A socket that was refused may be used again, and then it is an ordinary one. */
+/* A socket whose connect was refused can connect again. */
 static void connect_again_after_refused(void) {
     struct sockaddr_storage gone, at;
     socklen_t len;
@@ -83,7 +83,7 @@ static void connect_to_any(void) {
 }
 
 static void connect_without_listener_in_range(void) {
-    /* Addresses that no route leads to, or that no TCP connection can have. */
+    /* Multicast and broadcast addresses. */
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = inet_addr("224.0.0.1")};
     int fd = tcp(AF_INET, 0);
     CALL(connect(fd, (struct sockaddr *)&to, sizeof to));
@@ -150,7 +150,7 @@ static void connect_v4_mapped(void) {
 }
 
 static void listener_closed(void) {
-    /* A closed listener's peers that were in its queue are reset. */
+    /* Closing a listener resets the connections in its queue. */
     struct sockaddr_storage at;
     socklen_t len;
     int l = listener(AF_INET, 16, &at, &len);
@@ -164,7 +164,7 @@ static void listener_closed(void) {
 }
 
 static void names(void) {
-    /* Names of a socket before and after. */
+    /* A socket's names before and after connect. */
     struct sockaddr_storage at, name;
     socklen_t len, n = sizeof name;
     int l = listener(AF_INET, 16, &at, &len);
@@ -194,7 +194,6 @@ const struct test connect_cases[] = {
     {"connect_to_any", connect_to_any},
     {"connect_without_listener_in_range", connect_without_listener_in_range},
     {"connect_to_unspec", connect_to_unspec},
-    /* Bound to a port: the kernel's (decision 0023). */
     {"connect_bound", connect_bound},
     {"connect_v4_mapped", connect_v4_mapped},
     {"connect_then_listener_closed", listener_closed},

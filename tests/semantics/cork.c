@@ -1,21 +1,21 @@
-/* TCP_CORK and MSG_MORE: what does not fill a segment is held back, for 200 ms at most. */
+/* TCP_CORK and MSG_MORE hold back an incomplete segment, for 200 ms at most. */
 #include "semantics.h"
 #include <linux/sockios.h>
 
 static int64_t sent_at;
 
-/* Sends what is held back for 200 ms. */
+/* Sends bytes that TCP_CORK holds back. */
 static void hold(int fd, const void *data, size_t len) {
     sent_at = now_ms();
     put(fd, data, len);
 }
 
-/* Near its 200 ms it may be on its way. */
+/* Repeats the case if the 200 ms are nearly over: the held bytes may have been sent. */
 static void held_still(void) {
     if (now_ms() - sent_at > 150) again();
 }
 
-/* What has come, once what was sent had the time to. */
+/* Prints what has arrived after 30 ms. */
 static void come(int fd) {
     int bytes = -1;
     usleep(30000);
@@ -33,8 +33,9 @@ static void queued(int fd) {
     say("queued %d", bytes);
 }
 
-/* An answer that does not come by the kernel acknowledges nothing: its timer does, after 40 ms. An
-   acknowledgment lets go what MSG_MORE holds back (tcp_data_snd_check). */
+/* Waits until all sent bytes are acknowledged. An answer through the ring acknowledges nothing in the kernel, so the
+ * peer's timer for delayed acknowledgments does after 40 ms. An acknowledgment sends what MSG_MORE holds back
+ * (tcp_data_snd_check). */
 static void acknowledged(int fd) {
     for (int left = 1000, bytes = 1; left && bytes; left--) {
         MUST(ioctl(fd, SIOCOUTQ, &bytes));
@@ -52,7 +53,7 @@ static void held_and_let_go(void) {
     queued(a);
     come(b);
     CALL(recv(b, text, sizeof text, MSG_DONTWAIT));
-    // The time is the first one's.
+    // The 200 ms began with the first send.
     put(a, "def", 3);
     queued(a);
     come(b);
@@ -63,7 +64,7 @@ static void held_and_let_go(void) {
     put(a, "g", 1);
     await_bytes(b, 1);
     get(b, text, 1);
-    /* Both directions, and TCP_NODELAY, which pushes once. */
+    /* The other direction. Setting TCP_NODELAY sends the held bytes once. */
     set_int(b, IPPROTO_TCP, TCP_CORK, 1);
     hold(b, "x", 1);
     come(a);
@@ -141,7 +142,7 @@ static void more(void) {
     await_bytes(b, 6);
 }
 
-/* The end of the stream takes along what was held back; so does the end of a process. */
+/* shutdown, close and the end of the process send the held bytes. */
 static void ends(void) {
     for (int how = 0; how < 5; how++) {
         int a, b;
@@ -173,7 +174,7 @@ static void ends(void) {
     }
 }
 
-/* Set before the connection is made, and on a listener. */
+/* TCP_CORK is set before connect, and on the listener. */
 static void before(void) {
     struct sockaddr_storage at;
     socklen_t len;

@@ -1,4 +1,4 @@
-/* What is an edge: data for who asks for data, space for who asks for space, each change of state for all. */
+/* Edge-triggered events: data triggers registrations for EPOLLIN, space those for EPOLLOUT, a change of state all. */
 #include "semantics.h"
 
 static int set;
@@ -23,7 +23,7 @@ static void wait_for(const char *what) {
     say("%s: %d %s", what, n, n ? events(event.events) : "");
 }
 
-/* Reads all of what fill() has sent. */
+/* Reads all bytes that fill() has sent. */
 static void empty(int fd, size_t left) {
     static char block[65536];
     while (left) {
@@ -33,7 +33,7 @@ static void empty(int fd, size_t left) {
     }
 }
 
-/* One that asks for space is not told of data. */
+/* A registration for EPOLLOUT gets no event for data. */
 static void out_only(void) {
     begin(EPOLLOUT);
     look("at first");
@@ -71,7 +71,7 @@ static void out_only(void) {
     look("again");
 }
 
-/* One that asks for data is not told of space. */
+/* A registration for EPOLLIN gets no event for space. */
 static void in_only(void) {
     begin(EPOLLIN | EPOLLRDHUP);
     put(s, "data", 4);
@@ -106,7 +106,7 @@ static void hangup_only(void) {
     look("again");
 }
 
-/* Options that the kernel has those told of who wait for space. */
+/* Setting some options calls sk_write_space in the kernel, which is an event for EPOLLOUT. */
 static void by_option(void) {
     begin(EPOLLOUT);
     look("at first");
@@ -125,7 +125,7 @@ static void by_option(void) {
     look("in, lowat");
 }
 
-/* SO_RCVLOWAT: poll, both kinds of epoll, and reads that wait. */
+/* SO_RCVLOWAT with poll, edge-triggered epoll and blocking reads. */
 static pid_t reader;
 static int got;
 static void *reads(void *unused) {
@@ -170,14 +170,14 @@ static void low_water(void) {
     put(s, "0123456789", 10);
     await_bytes(c, 10);
     await_asleep(tid);
-    /* The reader has left them where they are. */
+    /* The sleeping reader has not consumed the 10 bytes. */
     int unread = -1;
     MUST(ioctl(c, FIONREAD, &unread));
     say("unread %d", unread);
     put(s, "0123456789", 10);
     pthread_join(thread, NULL);
     say("read %d", got);
-    /* What is there when the time is over is enough. */
+    /* When SO_RCVTIMEO expires, recv returns the bytes that are there. */
     struct timeval limit = {1, 0};
     MUST(setsockopt(c, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
     reader = 0;
@@ -189,7 +189,7 @@ static void low_water(void) {
     if (now_ms() - began > 900) again();
     pthread_join(thread, NULL);
     say("read %d", got);
-    /* What ends comes, however little. */
+    /* At the end of the stream recv returns what is left, even below SO_RCVLOWAT. */
     put(s, "end", 3);
     MUST(shutdown(s, SHUT_WR));
     wait_for("end");
@@ -206,16 +206,16 @@ static void *sends_all(void *unused) {
     return NULL;
 }
 
-/* More than there is room for: what is there is read before it is enough; also behind an urgent byte, which no read has, and with
-   buffers of any size: less than the low water is left of it in the end. */
+/* SO_RCVLOWAT above the buffer's size: recv returns before that many bytes are there. Also with an urgent byte, which
+ * no plain recv returns, and with buffers of any size. At the end fewer bytes than SO_RCVLOWAT are left. */
 static void low_water_beyond(bool urgent, int receives, int sends) {
     static char text[300000];
     pthread_t thread;
     size_t all = 0;
     begin(EPOLLIN);
     if (receives) set_int(c, SOL_SOCKET, SO_RCVBUF, receives);
-    /* Not that alone: who sends little at a time has the kernel's reader wait for ever. Whose buffer takes much may have sent the last
-       bytes by themselves: the end is what the kernel's reader is woken by then. */
+    /* SO_SNDBUF is not set alone: a sender of small pieces makes the kernel's reader wait forever. A sender with a large
+     * buffer may send the last bytes separately, and then only the end of the stream wakes the kernel's reader. */
     ends = !sends;
     if (sends) set_int(s, SOL_SOCKET, SO_SNDBUF, sends);
     set_int(c, SOL_SOCKET, SO_RCVLOWAT, 200000);

@@ -1,4 +1,4 @@
-/* epoll in one thread: level, edge, one-shot, nested, mixed sets, what close and dup do to it. */
+/* epoll in one thread: level, edge, one-shot, nested sets, mixed members, close and dup. */
 #include "semantics.h"
 
 static char text[64];
@@ -14,7 +14,7 @@ static int modify(int e, int fd, uint32_t mask, uint64_t data) {
     return epoll_ctl(e, EPOLL_CTL_MOD, fd, &event);
 }
 
-/* Prints what one wait brings, ordered by data. */
+/* Prints the events of one wait, ordered by data. */
 static void wait_for(int e, int timeout) {
     int n = epoll_wait(e, got, 16, timeout);
     if (n < 0) say("epoll_wait -1 %s", name_of(errno));
@@ -24,7 +24,7 @@ static void wait_for(int e, int timeout) {
             if (got[i].data.u64 == data) say("%d: %s", (int)data, events(got[i].events));
 }
 
-/* Prints what one wait for at most `max` brings, in the order in which it comes. */
+/* Prints the events of one wait for at most `max`, in the order in which epoll_wait returns them. */
 static void wait_order(int e, int max) {
     char line[64] = "";
     int n = (int)MUST(epoll_wait(e, got, max, 0));
@@ -32,7 +32,7 @@ static void wait_order(int e, int max) {
     say("order:%s", line);
 }
 
-/* Sends a byte and waits until it is there. */
+/* Sends a byte and waits until it has arrived. */
 static void send_to(int a, int b) {
     int before = 0;
     MUST(ioctl(b, FIONREAD, &before));
@@ -40,7 +40,7 @@ static void send_to(int a, int b) {
     await_bytes(b, before + 1);
 }
 
-/* First ready, first reported: not by the order in which they were made or added. */
+/* epoll_wait reports sockets in the order in which they became ready, not in that of their creation or addition. */
 static void arrival_order(void) {
     int a[8], b[8], e = (int)MUST(epoll_create1(0)), f = (int)MUST(epoll_create1(0));
     static const int orders[3][8] = {{1, 6, 4, 2, 0, 5, 3, 7}, {0, 3, 7, 2, 1, 6, 5, 4}, {5, 2, 0, 1, 4, 3, 7, 6}};
@@ -51,14 +51,14 @@ static void arrival_order(void) {
     }
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 8; i++) send_to(a[orders[round][i]], b[orders[round][i]]);
-        /* The second message of one that has not been reported changes nothing. */
+        /* A second message of a socket that has not been reported does not change its place. */
         send_to(a[orders[round][0]], b[orders[round][0]]);
         wait_order(e, 16);
         wait_order(f, 16);
         for (int i = 0; i < 8; i++) get(b[i], text, orders[round][0] == i ? 2 : 1);
         wait_order(e, 16);
     }
-    /* With little room: who was reported goes to the end, behind what came meanwhile. */
+    /* With a small maxevents: a reported socket moves to the end, behind those that became ready since. */
     for (int i = 4; i >= 0; i--) send_to(a[i], b[i]);
     wait_order(e, 2);
     send_to(a[7], b[7]);
@@ -67,7 +67,7 @@ static void arrival_order(void) {
     for (int i = 0; i < 8; i++)
         if (i < 5 || i == 7) get(b[i], text, 1);
     wait_order(e, 16);
-    /* Read empty and not waited for since: it has its place still. */
+    /* A socket that was drained without another epoll_wait keeps its place. */
     send_to(a[3], b[3]);
     wait_order(e, 16);
     get(b[3], text, 1);
@@ -76,7 +76,7 @@ static void arrival_order(void) {
     wait_order(e, 16);
 }
 
-/* Adding and changing make ready what is so at that moment, nothing else. */
+/* EPOLL_CTL_ADD and EPOLL_CTL_MOD queue a socket only if it is ready at that moment. */
 static void order_of_additions(void) {
     int a[4], b[4], e = (int)MUST(epoll_create1(0));
     for (int i = 0; i < 4; i++) pair(&a[i], &b[i]);
@@ -103,7 +103,7 @@ static void order_of_additions(void) {
     wait_order(e, 16);
 }
 
-/* What this process does to a socket is no later than what the peer did to it before, and gives it a place of its own. */
+/* The order of changes by this process and by its peers. */
 static void order_of_own_changes(void) {
     int a, b, c, d, e = (int)MUST(epoll_create1(0));
     pair(&a, &b);
@@ -113,7 +113,7 @@ static void order_of_own_changes(void) {
     MUST(shutdown(b, SHUT_WR));
     await(a, POLLIN);
     wait_order(e, 16);
-    /* Shut while nothing can be read: its place is that of the shutdown, not that of the message. */
+    /* A socket that is shut down before a message comes is queued at the shutdown. */
     int f = (int)MUST(epoll_create1(0));
     pair(&a, &b);
     pair(&c, &d);
@@ -123,7 +123,7 @@ static void order_of_own_changes(void) {
     send_to(c, d);
     send_to(a, b);
     wait_order(f, 16);
-    /* The first client of a listener that is in the set, and another descriptor after it. */
+    /* The first connection of a listener in the set, and then another descriptor. */
     struct sockaddr_storage at;
     socklen_t len;
     int l = listener(AF_INET, 16, &at, &len), g = (int)MUST(epoll_create1(0));
@@ -134,7 +134,7 @@ static void order_of_own_changes(void) {
     wait_order(g, 16);
 }
 
-/* A listener has its place like any other; a message on a connection is no news for it. */
+/* A listener is ordered like any other member. A message on its connection is no event for it. */
 static void order_with_listener(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -164,7 +164,7 @@ static void order_with_listener(void) {
     close(d), close(g);
 }
 
-/* A change is news for those that ask for its kind: what was reported once is not again by the other kind. */
+/* Edge-triggered: a change is an event only for registrations that ask for it. Data does not report EPOLLOUT again. */
 static void kinds_of_changes(void) {
     int a, b, e = (int)MUST(epoll_create1(0)), f = (int)MUST(epoll_create1(0));
     pair(&a, &b);
@@ -179,7 +179,7 @@ static void kinds_of_changes(void) {
     wait_order(e, 16);
     MUST(modify(e, b, EPOLLOUT | EPOLLET, 4));
     wait_order(e, 16);
-    /* An end is news for everybody; the second one, by close, is none. */
+    /* The peer's shutdown is an event for every registration. Its close after that is none. */
     MUST(shutdown(a, SHUT_WR));
     await(b, POLLRDHUP);
     wait_order(e, 16);
@@ -187,7 +187,7 @@ static void kinds_of_changes(void) {
     wait_order(f, 16);
     MUST(close(a));
     wait_order(f, 16);
-    /* Over: shutdown(2) fails, and wakes. */
+    /* On a closed connection shutdown(2) fails, but is an event. */
     int c, d;
     pair(&c, &d);
     MUST(add(f, c, EPOLLIN | EPOLLET, 6));
@@ -200,7 +200,7 @@ static void kinds_of_changes(void) {
     wait_order(f, 16);
 }
 
-/* A set within a set has its place by what happened in it, and an edge with each change, at any depth. */
+/* A nested set is queued when one of its members is, and each change is an edge, at any depth. */
 static void order_of_nested(void) {
     int a, b, c, d, e[4];
     for (int i = 0; i < 4; i++) e[i] = (int)MUST(epoll_create1(0));
@@ -227,7 +227,7 @@ static void order_of_nested(void) {
     wait_order(e[3], 16);
     MUST(shutdown(b, SHUT_WR));
     wait_order(e[3], 16);
-    /* Adding what is ready is an edge too. */
+    /* Adding a ready member to the inner set is an edge too. */
     MUST(add(e[1], c, EPOLLOUT, 6));
     wait_order(e[3], 16);
     wait_order(e[3], 16);
@@ -280,7 +280,7 @@ static void edge(void) {
     put(a, "ef", 2);
     wait_for(e, -1);
     wait_for(e, 0);
-    /* Changing what is wanted brings what is so once more. */
+    /* EPOLL_CTL_MOD reports the present events again. */
     CALL(modify(e, b, EPOLLIN | EPOLLET, 2));
     wait_for(e, 0);
     wait_for(e, 0);
@@ -288,7 +288,7 @@ static void edge(void) {
     MUST(shutdown(a, SHUT_WR));
     wait_for(e, -1);
     wait_for(e, 0);
-    /* Added when something is there already. */
+    /* The socket is readable when it is added. */
     int f = (int)MUST(epoll_create1(0));
     CALL(add(f, b, EPOLLIN | EPOLLET, 3));
     wait_for(f, 0);
@@ -316,7 +316,7 @@ static void oneshot(void) {
     wait_for(e, 0);
 }
 
-/* A listener that has told of a connection, as a one-shot, is in the set still and tells of nothing, not of its end either. */
+/* A one-shot listener that has reported a connection stays in the set and reports nothing more, not even its end. */
 static void oneshot_of_listener(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -333,7 +333,7 @@ static void oneshot_of_listener(void) {
         wait_for(e, 0);
         MUST(accept(l, NULL, NULL));
         CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 4));
-        /* Twice: it is there now. */
+        /* Armed twice while a connection is queued: reported once. */
         CALL(modify(e, l, EPOLLIN | EPOLLONESHOT, 5));
         wait_for(e, 0);
     }
@@ -354,7 +354,7 @@ static void oneshot_of_listener(void) {
     CALL(epoll_ctl(e, EPOLL_CTL_DEL, l, NULL));
 }
 
-/* What another descriptor with the same data tells is no event of the listener's. */
+/* An event of another descriptor with the same data does not count as the listener's. */
 static void oneshot_beside_same_data(void) {
     struct sockaddr_storage at, other_at;
     socklen_t len, other_len;
@@ -382,7 +382,7 @@ static void oneshot_beside_same_data(void) {
     wait_for(e, 5000);
 }
 
-/* A set that a child has too, with such a listener: it arms it again, and takes it out. */
+/* A child that shares the set arms a one-shot listener again, and removes it. */
 static void oneshot_of_listener_in_child(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -394,7 +394,7 @@ static void oneshot_of_listener_in_child(void) {
         pid_t child = (pid_t)MUST(fork());
         if (!child) {
             if (round == 1) {
-                /* Told here first. */
+                /* The child gets the event. */
                 wait_for(e, -1);
                 _exit(0);
             }
@@ -517,7 +517,7 @@ static void nested(void) {
     get(b, text, 1);
     wait_for(outer, 0);
     CALL(poll(&one, 1, 0));
-    /* Edge-triggered outside. */
+    /* The outer set is edge-triggered. */
     int third = (int)MUST(epoll_create1(0));
     CALL(add(third, inner, EPOLLIN | EPOLLET, 3));
     put(a, "y", 1);
@@ -561,7 +561,7 @@ static void mixed(void) {
     CALL(epoll_pwait2(e, got, 16, &none, &set));
 }
 
-/* With room for more than is ready nothing is reported twice. */
+/* If maxevents is larger than the number of ready members, nothing is reported twice. */
 static void once_each(void) {
     int a[3], b[3], ends[3][2], e = (int)MUST(epoll_create1(0));
     for (int i = 0; i < 3; i++) {
@@ -580,7 +580,7 @@ static void once_each(void) {
     wait_for(e, 0);
 }
 
-/* No descriptor starves when fewer slots are asked for than are ready. */
+/* No descriptor starves if maxevents is smaller than the number of ready members. */
 static void fewer_slots_than_ready(void) {
     int a[8], b[8], e = (int)MUST(epoll_create1(0)), pipes[4][2];
     for (int i = 0; i < 8; i++) {
@@ -605,7 +605,7 @@ static void fewer_slots_than_ready(void) {
     say("all were seen: %d", mask == 0xfff);
 }
 
-/* A set knows the open file, not the number: the entry of a closed number lives as long as a copy of it. */
+/* A registration refers to the open file description: it outlives its closed number while a copy is open. */
 static void close_and_dup(void) {
     int a, b, e = (int)MUST(epoll_create1(0));
     pair(&a, &b);
@@ -628,7 +628,7 @@ static void close_and_dup(void) {
     MUST(close(c));
     MUST(close(d));
     wait_for(e, 0);
-    /* The same number again, another socket: it has to be added anew. */
+    /* A new socket with the same number has to be added again. */
     int f, g;
     pair(&f, &g);
     put(f, "z", 1);
@@ -637,7 +637,7 @@ static void close_and_dup(void) {
     wait_for(e, 0);
     CALL(add(e, g, EPOLLIN, 5));
     wait_for(e, -1);
-    /* dup2 onto a watched number. */
+    /* dup2 onto a registered number. */
     int h, i;
     pair(&h, &i);
     MUST(dup2(i, g));
@@ -708,7 +708,7 @@ static void *sends_later(void *data) {
     return NULL;
 }
 
-/* Waiting needs no descriptor number, however the set and its members came about. */
+/* Waiting needs no free descriptor number, whatever the members of the set are. */
 static void at_the_limit(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -746,7 +746,7 @@ static void at_the_limit(void) {
     }
     MUST(write(ends[1], "x", 1));
     wait_for(e, -1);
-    /* With numbers again it goes on. */
+    /* With free numbers again. */
     for (int fd = 40; fd < 64; fd++) close(fd);
     MUST(read(ends[0], text, 1));
     int g = dial(&at, len);

@@ -1,5 +1,4 @@
-/* epoll sets that have something before they have the first accelerated socket, and what a listener takes along when it
- * leaves a set. */
+/* epoll sets that have members before the first promoted connection, and listeners that leave a set. */
 #include "semantics.h"
 
 static char text[64];
@@ -15,7 +14,7 @@ static int modify(int e, int fd, uint32_t mask, uint64_t data) {
     return epoll_ctl(e, EPOLL_CTL_MOD, fd, &event);
 }
 
-/* Prints what one wait brings, ordered by data. */
+/* Prints the events of one wait, ordered by data. */
 static void wait_for(int e, int timeout) {
     int n = epoll_wait(e, got, 16, timeout);
     if (n < 0) say("epoll_wait -1 %s", name_of(errno));
@@ -25,7 +24,7 @@ static void wait_for(int e, int timeout) {
             if (got[i].data.u64 == data) say("%d: %s", (int)data, events(got[i].events));
 }
 
-/* A server in another process: answers each connection with a byte as soon as it has it. Its address in `at`. */
+/* Starts a server in another process, which sends a byte on each connection. Stores its address in `at`. */
 static pid_t serve(int connections, struct sockaddr_storage *at, socklen_t *len) {
     int l = listener(AF_INET, 16, at, len);
     pid_t child = fork();
@@ -54,7 +53,7 @@ static void ask(int e, const struct sockaddr_storage *at, socklen_t len, uint64_
     MUST(close(c));
 }
 
-/* A listener that leaves the set is no reason not to hear of the set's other connections, at either end. */
+/* After a listener has left a set, the set still reports its connections. */
 static void listener_leaves(void) {
     struct sockaddr_storage at, own;
     socklen_t len, own_len;
@@ -79,7 +78,7 @@ static void listener_leaves(void) {
     reap(server);
 }
 
-/* A connection that is the kernel's (by an option that only it has), in the set before the first that is not. */
+/* A connection that is not promoted because of SO_ZEROCOPY is in the set before a promoted one. */
 static void kernel_socket(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -114,7 +113,7 @@ static void kernel_socket(void) {
     wait_for(e, 0);
 }
 
-/* Sets in sets, all empty at first. */
+/* Nested sets that are empty at first. */
 static void nested(void) {
     int ends[2], inner = (int)MUST(epoll_create1(0)), middle = (int)MUST(epoll_create1(0)),
                  outer = (int)MUST(epoll_create1(0));
@@ -152,7 +151,7 @@ static void nested(void) {
     wait_for(outer, 0);
     MUST(close(inner));
     wait_for(outer, 0);
-    /* A socket that becomes one of ours while it is in the innermost set, and a sleeper in the outermost. */
+    /* A socket connects while it is in the innermost set. Then this process sleeps in the outermost. */
     struct sockaddr_storage at;
     socklen_t len;
     int l = listener(AF_INET, 16, &at, &len), c = tcp(AF_INET, 0);

@@ -1,4 +1,5 @@
-/* A listener that a process has closed, and others have open: its epoll sets have it still, whatever other threads do meanwhile. */
+/* A listener that a process has closed and others hold stays in the process's epoll sets, while other threads fork
+ * or close a set. */
 #include "semantics.h"
 
 enum { ROUNDS = 100 };
@@ -24,7 +25,7 @@ static void watch_it(int *in) {
     MUST(epoll_ctl(*in, EPOLL_CTL_ADD, near, &event));
 }
 
-/* Says over `ready` that it is about to wait in a set; whether something came. */
+/* Writes to `ready` and waits in a set. Returns 0 if an event came. */
 static int waits(int in, int ready) {
     struct epoll_event got;
     MUST(write(ready, "w", 1));
@@ -37,7 +38,7 @@ static bool ends_well(pid_t child) {
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* In a child that has the listener from its parent: closed by a thread, while this one forks. */
+/* In a child that inherited the listener: a thread closes it while this one forks. */
 static int forks_meanwhile(int ready) {
     pthread_t closer;
     watch_it(&sets[0]);
@@ -50,7 +51,7 @@ static int forks_meanwhile(int ready) {
     return ends_well(child) ? told : 1;
 }
 
-/* Closed by a thread, while another one closes one of the two sets that have it. */
+/* A thread closes the listener while another one closes one of its two sets. */
 static int closes_a_set_meanwhile(int ready) {
     pthread_t closers[2];
     watch_it(&sets[0]);
@@ -62,7 +63,7 @@ static int closes_a_set_meanwhile(int ready) {
     return waits(sets[1], ready);
 }
 
-/* Each round in a child; `waiters` processes are to be told of a connection that comes when they wait. */
+/* Runs each round in a child. A connection must wake `waiters` processes. */
 static void each_is_told(int (*work)(int), unsigned threads, int waiters) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -86,7 +87,7 @@ static void each_is_told(int (*work)(int), unsigned threads, int waiters) {
         pthread_barrier_destroy(&all);
     }
     say("told: %d of %d", told, ROUNDS);
-    /* Whoever else has it, it is its holder's to end. */
+    /* The last close ends the listener. */
     close(near);
     int client = tcp(at.ss_family, 0);
     CALL(connect(client, (struct sockaddr *)&at, len));

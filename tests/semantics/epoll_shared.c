@@ -1,4 +1,4 @@
-/* One epoll set of several processes: what one of them changes is so for all. */
+/* An epoll set that several processes share: a change by one of them applies to all. */
 #include "semantics.h"
 
 #include <dirent.h>
@@ -12,14 +12,14 @@ static int change(int operation, int fd, unsigned want) {
 
 static int add(int fd, unsigned want) { return change(EPOLL_CTL_ADD, fd, want); }
 
-/* Says what comes within so long. */
+/* Prints the number of events within `timeout`, and the first one. */
 static void wait_for(const char *who, int timeout) {
     struct epoll_event got[4];
     int n = epoll_wait(set, got, 4, timeout);
     say("%s: %d %s", who, n, n > 0 ? events(got[0].events) : "");
 }
 
-/* A process that does as it is told, by one byte each, and says that it has. */
+/* A process that carries out commands of one byte each and acknowledges them. */
 struct other {
     pid_t pid;
     int to, from;
@@ -49,7 +49,7 @@ static void tell(struct other *other, char what) {
     if (read(other->from, &done, 1) != 1) die("it has ended");
 }
 
-/* Killed: later ones have copies of its pipe. */
+/* Kills the process. Closing the pipe would not end it, because later children have copies. */
 static void end(struct other *other) {
     MUST(kill(other->pid, SIGKILL));
     reap(other->pid);
@@ -68,7 +68,7 @@ static void changes(char what) {
     if (what == 'W') wait_for("child", 10000);
 }
 
-/* Each kind of change, by a child, and what its parent finds. */
+/* A child makes each kind of change, and the parent observes it. */
 static void is_for_all(void) {
     int fourth;
     pair(&far, &near);
@@ -96,7 +96,7 @@ static void is_for_all(void) {
     end(&other);
 }
 
-/* A listener is in the kernel's set as well. */
+/* The same with a listener. */
 static void with_a_listener(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -117,7 +117,7 @@ static void with_a_listener(void) {
     end(&other);
 }
 
-/* What one process has been told of, another arms again by the same words. */
+/* One process gets the event of a one-shot registration, and another arms it again with the same events. */
 static void armed_again_elsewhere(void) {
     pair(&far, &near);
     set = (int)MUST(epoll_create1(0));
@@ -153,7 +153,7 @@ static void sleeps_by(int way) {
     }
 }
 
-/* What a child does first with a set that is empty again is to sleep on it. */
+/* A child's first call on a set that has become empty sleeps. The parent then adds a ready member. */
 static void sleeps_on_an_empty_one(void) {
     for (int way = 0; way < 4; way++) {
         int a, b;
@@ -173,7 +173,7 @@ static void sleeps_on_an_empty_one(void) {
     }
 }
 
-/* The same where it is there, and is asked for more. */
+/* The same with a member, whose events the parent changes. */
 static void sleeps_until_it_is_changed(void) {
     for (int way = 0; way < 4; way++) {
         int a, b;
@@ -200,7 +200,7 @@ static void *sleeps(void *data) {
     return data;
 }
 
-/* A thread sleeps in the set from before the fork. */
+/* A thread has slept in the set since before the fork. */
 static void sleeper_from_before(void) {
     int a, b;
     pthread_t thread;
@@ -213,7 +213,7 @@ static void sleeper_from_before(void) {
     pid_t child = fork();
     if (!child) {
         MUST(add(a, EPOLLOUT));
-        /* It is there until the thread has looked. */
+        /* The child, which has added the member, lives until the thread has got its event. */
         pause();
     }
     pthread_join(thread, NULL);
@@ -221,7 +221,7 @@ static void sleeper_from_before(void) {
     reap(child);
 }
 
-/* Whoever is killed while it sleeps in the set, others go on. */
+/* A process is killed while it sleeps in the set. The others go on. */
 static void killed_while_it_sleeps(void) {
     pair(&far, &near);
     third = far;
@@ -246,7 +246,8 @@ static void killed_while_it_sleeps(void) {
     wait_for("parent", 0);
 }
 
-/* Two add and remove at once, many times, and one is stopped again and again: each has what the other added last. */
+/* Two processes add and remove members at the same time, and one is stopped several times. At the end each
+ * process sees what the other has added. */
 static void both_change_it(void) {
     enum { PAIRS = 4, ROUNDS = 300 };
     int ours[PAIRS], theirs[PAIRS];
@@ -275,7 +276,7 @@ static void both_change_it(void) {
     reap(child);
 }
 
-/* A number that has become another file's in one process is not touched by what becomes of a registration under it. */
+/* A number that refers to another file in one process gets a registration of its own. */
 static void number_of_another_file(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -300,7 +301,7 @@ static void number_of_another_file(void) {
     close(copy);
 }
 
-/* Changes that mean nothing, of what nobody has armed. */
+/* Changes a registration without effect, many times. */
 static void change_often(int fd, int times) {
     for (int i = 0; i < times; i++) MUST(change(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT));
 }
@@ -315,7 +316,7 @@ static void looks(char what) {
     if (what == 'w') wait_for("child", 0);
 }
 
-/* Two registrations that are told once: however often one is armed again, and by whom, the other is not told again. */
+/* Two one-shot registrations: arming one again, many times and by any process, does not report the other again. */
 static void many_changes_tell_nothing_twice(void) {
     int fourth;
     pair(&far, &near);
@@ -335,7 +336,7 @@ static void many_changes_tell_nothing_twice(void) {
     end(&other);
 }
 
-/* A one-shot is armed again by the same words after so many changes of another registration, of which the child has seen most. */
+/* A one-shot registration is armed again with the same events, after many changes of another registration. */
 static void armed_again_after_many_changes(void) {
     int fourth, others[] = {1023, 8191, 1024, 8192};
     pair(&far, &near);
@@ -359,7 +360,7 @@ static void armed_again_after_many_changes(void) {
     end(&other);
 }
 
-/* One takes a registration out, and the other closes its socket: it is out, in both orders and without a look in between. */
+/* One process removes a registration and another closes its socket, in both orders. */
 static void taken_out_and_closed(void) {
     for (int closed_first = 0; closed_first < 2; closed_first++) {
         pair(&far, &near);
@@ -378,7 +379,7 @@ static void taken_out_and_closed(void) {
     }
 }
 
-/* Taken out and added again with other data between two looks. */
+/* A registration is removed and added again with other data between two waits. */
 static void added_again_with_other_data(void) {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 5};
     pair(&far, &near);
@@ -393,7 +394,7 @@ static void added_again_with_other_data(void) {
     end(&other);
 }
 
-/* A child whose /proc is a folder of somebody's, with a FIFO under each number: it goes on by itself. */
+/* The /proc of a child in a chroot is a directory with a FIFO for each number. Its set goes on working. */
 static void has_a_proc_of_somebodys(void) {
     char path[300], folder[] = "/tmp/fs-proc-XXXXXX";
     int here, there;
@@ -447,7 +448,7 @@ static void has_a_proc_of_somebodys(void) {
 }
 
 #if defined __x86_64__
-/* Without any library. */
+/* A system call that no library can intercept. */
 static long bare(long number, long a, long b, long c, void *d) {
     long result;
     register void *fourth __asm__("r10") = d;
@@ -472,7 +473,7 @@ static bool is_empty(int number) {
     return empty;
 }
 
-/* Sets that the program did not make and in which nothing is, as far as there are any: all that can be put into those is. */
+/* Adds every descriptor to each empty epoll set that the program has not made, if there is any. */
 static void meddle(int first, int second, bool much) {
     DIR *folder = opendir("/proc/self/fd");
     if (!folder) die("/proc");
@@ -492,7 +493,7 @@ static void meddle(int first, int second, bool much) {
                 bare(SYS_epoll_ctl, found[i], fd % 2 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, fd, &event);
         }
     }
-    /* More than anybody would follow. */
+    /* Up to 9,600 registrations more, whose numbers are closed. */
     for (int k = 0; much && k < 24; k++) {
         int file = (int)MUST(eventfd(0, 0));
         for (int to = 400; to < 800; to++) {
@@ -506,7 +507,7 @@ static void meddle(int first, int second, bool much) {
     }
 }
 
-/* A child does to the library's own descriptors what it can: its parent's sets go on, each by itself if need be. */
+/* A child changes the library's own descriptors. Its parent's sets go on working. */
 static void meddles(bool much) {
     int one, two, ends[2];
     pair(&far, &near);
@@ -530,7 +531,7 @@ static void meddles(bool much) {
     reap(child);
     struct epoll_event got[4];
     for (int i = 0; i < 2; i++) epoll_wait(i ? two : one, got, 4, 0);
-    /* What is its parent's own business works. */
+    /* Members that the parent adds itself are reported. */
     for (int i = 0; i < 2; i++) {
         int here, there;
         pair(&here, &there);

@@ -1,4 +1,4 @@
-/* epoll with threads: waking one that sleeps, exclusive, changes from another thread, many workers on one set. */
+/* epoll with threads: wake-ups, EPOLLEXCLUSIVE, changes by another thread, several workers on one set. */
 #include "semantics.h"
 
 #include <sched.h>
@@ -98,7 +98,7 @@ static void woken_by_room(void) {
     pthread_join(thread, NULL);
 }
 
-/* Workers with one edge-triggered one-shot set each take what they are given; every byte is read once. */
+/* Four workers share a set of one-shot registrations. Every byte is read once. */
 static int peers[32], ends_[32], done;
 
 static void *worker(void *data) {
@@ -140,7 +140,7 @@ static void workers(void) {
     say("bytes read %d, end said %d times", done, (int)one);
 }
 
-/* Two sets watch one listener exclusively: each connection is accepted once, none is left. */
+/* Three sets have one listener with EPOLLEXCLUSIVE. Every connection is accepted, once. */
 static int exclusive_listener, accepted;
 
 static void *accepts(void *data) {
@@ -181,8 +181,8 @@ static void exclusive(void) {
     say("accepted %d", accepted);
 }
 
-/* Ping-pong through two sets, level and edge: no wake-up is lost in 20,000 turns, or in those of ten seconds. Where other programs
- * compute, a turn takes each of them a slice of the processor if the ends yield it. */
+/* Ping-pong through a level-triggered and an edge-triggered set: no wake-up is lost in 20,000 turns. It ends after
+ * ten seconds, because a turn takes several time slices on a busy CPU. */
 static void *echoes(void *data) {
     int fd = *(int *)data, e = (int)MUST(epoll_create1(0));
     struct epoll_event want = {.events = EPOLLIN | EPOLLET}, got;
@@ -218,7 +218,7 @@ static void no_wakeup_lost(void) {
     say("each turn has come back");
 }
 
-/* A new process connects as soon as this one sleeps. */
+/* Forks a process that connects, if `when_asleep` once this one sleeps. */
 static pid_t connects(const struct sockaddr_storage *at, socklen_t len, bool when_asleep, int hold) {
     pid_t parent = getpid(), child = fork();
     if (child) return child;
@@ -230,7 +230,8 @@ static pid_t connects(const struct sockaddr_storage *at, socklen_t len, bool whe
     _exit(0);
 }
 
-/* Looked at without waiting, and slept on by poll and as a member of another set: it hears of who is new all the same. */
+/* A set with an EPOLLEXCLUSIVE listener reports a connection to epoll_wait without a time-out, to poll, and to an
+ * outer set. */
 static void exclusive_from_outside(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -265,7 +266,7 @@ static void *nothing(void *data) {
     return data;
 }
 
-/* A set that was made in a process with threads brings nothing but the application's events, there and in a child. */
+/* A set that was made in a process with threads reports only the application's events, there and in a child. */
 static void inherited_from_threads(void) {
     int a, b;
     struct epoll_event want = {.events = EPOLLIN, .data.u64 = 7}, got[4];
@@ -294,7 +295,8 @@ static void inherited_from_threads(void) {
     say("data %d", (int)got[0].data.u64);
 }
 
-/* A set is closed while a thread waits in it, and another is made: the thread hears nothing of that one, and takes nothing of it. */
+/* A set is closed while a thread waits in it, and a new set gets its number. The thread gets no event of the new
+ * set. */
 static void *waits_its_time(void *data) {
     struct epoll_event got[4];
     sleeper = thread_id();
@@ -327,7 +329,7 @@ static void closed_while_waited(void) {
     CALL(epoll_wait(set, got, 4, 0));
 }
 
-/* Threads that sleep in a set before it has its first socket are all woken: each takes one of as many events, and waits for the others. */
+/* Threads sleep in a set before it has its first socket. Each gets one of as many events. */
 enum { MANY = 80 };
 static int began;
 static pthread_barrier_t together;
@@ -340,8 +342,8 @@ static void *takes_one(void *data) {
     return data;
 }
 
-/* A set that a client has woken is closed, or its listener taken out, by another thread before the one that was asleep has had a CPU. The
- * kernel leaves that connection; of the client's next one a set is told that sleeps. */
+/* A connection wakes a set with an EPOLLEXCLUSIVE listener. Before the waiter runs, another thread closes the set or
+ * removes the listener. The kernel does not report that connection to another set, but the next connection. */
 static int busy_set;
 static volatile bool busy;
 
@@ -396,7 +398,7 @@ static void exclusive_gone(bool closed) {
         on_cpu(last);
         MUST(pipe(to));
         MUST(pipe(from));
-        /* A client that the server knows nothing of, and that knows nothing of it. */
+        /* The client is forked before the listener exists, so it shares nothing with the server. */
         pid_t client = (pid_t)MUST(fork());
         if (!client) {
             close(to[1]);

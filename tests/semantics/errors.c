@@ -1,9 +1,9 @@
-/* Each call with a descriptor or an argument that is wrong. */
+/* Each call with an invalid descriptor or argument. */
 #include "semantics.h"
 
 static char byte[16];
 
-/* Every call on one descriptor that is not a connected socket. */
+/* Makes every call on a descriptor that is not a connected socket. */
 static void every_call(int fd) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(1), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct sockaddr_storage at;

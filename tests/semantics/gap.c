@@ -1,4 +1,4 @@
-/* What reviews of the library found: each of these once answered otherwise than the kernel. */
+/* Cases in which the library once differed from the kernel. Reviews found them. */
 #include "semantics.h"
 #include <linux/errqueue.h>
 #include <sys/mman.h>
@@ -20,7 +20,7 @@ static void *send_later(void *argument) {
     return NULL;
 }
 
-/* One descriptor asked for urgent data beside other things, while the thread sleeps. */
+/* poll sleeps for POLLPRI together with other events. */
 static void poll_urgent(void) {
     static const short asked[] = {POLLPRI, POLLIN | POLLPRI, POLLIN | POLLPRI | POLLRDHUP};
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
@@ -34,7 +34,7 @@ static void poll_urgent(void) {
         int n = poll(&one, 1, -1);
         pthread_join(thread, NULL);
         say("%s: %d %s", events(asked[i]), n, events(one.revents));
-        /* It was woken, and has not looked by itself after a second. */
+        /* The urgent byte must wake poll. A time-out of the library, after a second, must not be what ends it. */
         if (later.sent_ms - began >= 500) again();
         if (now_ms() - began >= 900) late();
         CALL(close(a));
@@ -42,7 +42,7 @@ static void poll_urgent(void) {
     }
 }
 
-/* An epoll set with a connection in it, asked by poll: alone, beside others, and from a thread that sleeps. */
+/* poll on an epoll set that has a connection: alone, with other descriptors, and asleep. */
 static void poll_epoll_set(void) {
     int a, b, other, end, set = (int)MUST(epoll_create1(0));
     pair(&a, &b);
@@ -78,7 +78,8 @@ static void poll_epoll_set(void) {
     say("%s", events(both[0].revents));
 }
 
-/* select is called with a number of descriptors far beyond those that there are: sets end where the kernel stops. */
+/* select with nfds far above the number of descriptors: the kernel reads no more of the sets than it has
+ * descriptors for. The page after the set is not readable. */
 static void select_beyond(void) {
     int a, b;
     pair(&a, &b);
@@ -98,7 +99,7 @@ static void select_beyond(void) {
     say("%d", FD_ISSET(b, set) != 0);
 }
 
-/* stdio on a connection that dup2 has put in place of a standard stream, and back. */
+/* stdio on a connection that dup2 has put in place of the standard streams. */
 static void stdio_by_dup2(void) {
     int a, b, out = (int)MUST(dup(1)), in = (int)MUST(dup(0));
     pair(&a, &b);
@@ -118,7 +119,7 @@ static void stdio_by_dup2(void) {
     say("%s", line);
     MUST(close(a));
     CALL(recv(b, text, 1, 0));
-    /* A child of a server, as inetd's would be but for the exec. */
+    /* A server's child, as of inetd but without exec. */
     pair(&a, &b);
     fflush(stdout);
     pid_t child = fork();
@@ -164,7 +165,7 @@ static void addresses_of_bytes(void) {
     CALL(readv(b, &piece, -1));
 }
 
-/* Files that sendfile takes, and those it does not. */
+/* sendfile from each kind of file. */
 static void sendfile_sources(void) {
     int a, b, ends[2], file, c, d;
     pair(&a, &b);
@@ -194,7 +195,7 @@ static void sendfile_sources(void) {
     CALL(sendfile(a, file, NULL, 4));
 }
 
-/* SPLICE_F_NONBLOCK is for the pipe; whether the socket waits is O_NONBLOCK's to say. */
+/* SPLICE_F_NONBLOCK applies to the pipe, O_NONBLOCK to the socket. */
 static void splice_waits(void) {
     int a, b, ends[2], full[2];
     pair(&a, &b);
@@ -238,7 +239,7 @@ static void name_and_mark(void) {
     CALL(getsockopt(a, SOL_SOCKET, 28, room, &len));
     len = 4;
     CALL(getsockopt(a, SOL_SOCKET, 28, room, &len));
-    /* FIONREAD counts to the urgent byte, also when that was read out of band. */
+    /* FIONREAD counts the bytes up to the urgent byte, also after that was read with MSG_OOB. */
     put(a, "ab", 2);
     MUST(send(a, "c", 1, MSG_OOB));
     put(a, "de", 2);
@@ -258,7 +259,7 @@ static void name_and_mark(void) {
 static volatile sig_atomic_t heard;
 static void hear(int signal) { (void)signal, heard++; }
 
-/* Calls that do not wait, or ask for nothing. */
+/* Calls that do not wait, or that ask for no bytes. */
 static void in_vain(void) {
     int a, b;
     pair(&a, &b);
@@ -278,7 +279,7 @@ static void in_vain(void) {
     put(b, "x", 1);
     await(a, POLLIN);
     CALL(ppoll(&one, 1, &zero, &none));
-    /* Later, the kernel is asked too. The signal stays pending: the call is ready. */
+    /* A call that finds events does not take the pending signal. 1 ms later the library also asks the kernel. */
     usleep(1000);
     CALL(ppoll(&one, 1, &zero, &none));
     say("%d signals", heard);
@@ -293,7 +294,7 @@ static void in_vain(void) {
 static volatile sig_atomic_t pipes;
 static void count_pipe(int signal) { (void)signal, pipes++; }
 
-/* One SIGPIPE for each call, also where bytes go from a connection into a pipe. */
+/* Each failed call raises one SIGPIPE, also splice from a connection into a pipe. */
 static void splice_broken_pipe(void) {
     int a, b, ends[2];
     pair(&a, &b);
@@ -317,7 +318,7 @@ static void splice_broken_pipe(void) {
     say("%d signals", pipes);
 }
 
-/* Completions of MSG_ZEROCOPY come by the error queue: who cannot deliver them must not let it be switched on. */
+/* The error queue reports the completion of a send with MSG_ZEROCOPY. */
 static void zerocopy(void) {
     struct sockaddr_storage at;
     socklen_t len;

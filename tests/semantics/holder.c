@@ -1,11 +1,11 @@
-/* A socket that several processes hold: what one of them does to it, the others see. */
+/* A socket that two processes hold. Each observes what the other does to it. */
 #include "semantics.h"
 
 static struct sockaddr_storage at;
 static socklen_t at_len;
 static int l;
 
-/* The two take turns: each step says whose it is. */
+/* The two processes take turns. */
 static int turns[2][2];
 static bool is_child;
 
@@ -35,7 +35,7 @@ static void look(int fd) {
     say("%s, listens %d", events(entry.revents), listens);
 }
 
-/* listen(2) gives one that was shut another port, if it was not bound to this one by number. */
+/* Listens again after a shutdown. listen(2) gives the socket another port if it was not bound to a number. */
 static void listen_again(int backlog) {
     CALL(listen(l, backlog));
     at_len = sizeof at;
@@ -57,7 +57,7 @@ static void exchange(int a, int b) {
     say("%.4s", text);
 }
 
-/* What the child shuts, the parent finds shut; it listens again, and the child accepts. */
+/* The child shuts the listener down, and the parent observes it. The parent listens again, and the child accepts. */
 static void shut_by_child(void) {
     l = listener(AF_INET, 8, &at, &at_len);
     int waits = dial(&at, at_len);
@@ -101,7 +101,7 @@ static void shut_by_child(void) {
     reap(child);
 }
 
-/* The one that shuts it accepts again, when another one has called listen(2). */
+/* The process that has shut the listener down accepts again after the other process has called listen(2). */
 static void listens_again_in_child(void) {
     l = listener(AF_INET, 8, &at, &at_len);
     pid_t child = split();
@@ -134,7 +134,7 @@ static void listens_again_in_child(void) {
     say("%ld", (long)epoll_wait(set, &event, 1, -1));
     say("%s", events(event.events));
     CALL(accept(l, NULL, NULL));
-    /* It is a socket like any other now. */
+    /* The former listener can connect. */
     int other = listener(AF_INET, 8, &at, &at_len);
     CALL(connect(l, (struct sockaddr *)&at, at_len));
     s = OPEN(accept(other, NULL, NULL));
@@ -143,7 +143,7 @@ static void listens_again_in_child(void) {
     reap(child);
 }
 
-/* Who sleeps on it is woken. */
+/* shutdown wakes a process that sleeps on the listener. */
 static void sleeps(int how) {
     l = listener(AF_INET, 8, &at, &at_len);
     pid_t child = split();
@@ -175,7 +175,7 @@ static void shut_wakes_accept(void) { sleeps(0); }
 static void shut_wakes_poll(void) { sleeps(1); }
 static void shut_wakes_epoll(void) { sleeps(2); }
 
-/* An option that only the kernel has, on a listener with a connection in its backlog. */
+/* TCP_LINGER2 is set on a listener with a connection in its backlog. */
 static void kernel_option(void) {
     l = listener(AF_INET, 8, &at, &at_len);
     int first = dial_now();
@@ -198,7 +198,7 @@ static void kernel_option(void) {
     exchange(c, OPEN(accept(l, NULL, NULL)));
 }
 
-/* O_NONBLOCK is of the open file description. */
+/* O_NONBLOCK belongs to the open file description. */
 static void nonblocking(void) {
     l = listener(AF_INET, 8, &at, &at_len);
     int c = tcp(AF_INET, 0), flag = 1;
@@ -229,7 +229,7 @@ static void nonblocking(void) {
     reap(child);
 }
 
-/* A socket that was corked before it was connected has the name of its connection. */
+/* getsockname of a socket that was corked before connect. */
 static void corked_name(void) {
     l = listener(AF_INET, 8, &at, &at_len);
     int c = tcp(AF_INET, 0);
@@ -261,7 +261,7 @@ static int accept_all(int fd) {
     return n;
 }
 
-/* SO_REUSEPORT: a group of two processes of one user; another user is kept out. */
+/* SO_REUSEPORT: two processes of one user share a port. Another user's bind fails. */
 static void group_of_processes(void) {
     at_len = sizeof(struct sockaddr_in);
     memset(&at, 0, sizeof at);
@@ -294,7 +294,7 @@ static void group_of_processes(void) {
     for (int i = 0; i < 64; i++) clients[i] = dial(&at, at_len);
     yield();
     await_turn();
-    /* Those that waited in the child's are reset, and new ones are this one's. */
+    /* The child's close reset the connections in its queue. The parent gets all new ones. */
     int reset = 0;
     mine = accept_all(l);
     for (int i = 0; i < 64; i++) {

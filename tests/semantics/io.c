@@ -1,4 +1,4 @@
-/* Moving bytes: every call that does, on one connection. */
+/* Every call that moves bytes, on one connection. */
 #include "semantics.h"
 
 static void every_way(void) {
@@ -61,7 +61,7 @@ static void short_reads_join(void) {
     say("%s", text);
 }
 
-/* Every byte of 64 MiB in odd pieces, checked. */
+/* A stream in pieces of odd sizes. Every byte is checked. */
 struct stream {
     int fd;
     size_t total;
@@ -133,7 +133,7 @@ static void nonblocking(void) {
     size_t got = drain(b);
     say("all arrived: %d", got == sent);
     say("then end of stream: %zd", recv(b, text, 1, 0));
-    /* Once there is room again, it is said so. */
+    /* When there is space again, an event reports it. */
     int c, d;
     pair(&c, &d);
     sent = fill(c);
@@ -154,11 +154,11 @@ static void blocking_send_waits(void) {
     struct stream out = {a, 8 << 20, 3, 0}, in = {b, 8 << 20, 3, 0};
     pthread_t thread;
     MUST(pthread_create(&thread, NULL, producer, &out));
-    usleep(20000); /* the sender most likely waits by now; either way the result is the same */
+    usleep(20000); /* the sender most likely waits by now; the result does not depend on it */
     consumer(&in);
     pthread_join(thread, NULL);
     say("arrived %d", in.ok);
-    /* One send of more than all buffers hold comes back with all of it. */
+    /* A blocking send of more than all buffers hold returns the whole size. */
     pair(&a, &b);
     size_t size = 16 << 20;
     char *block = calloc(1, size);

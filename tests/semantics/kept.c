@@ -1,5 +1,5 @@
-/* One connection after the other, of close-on-exec sockets: nothing of the one before shows on the next (the library uses a placeholder
- * again, within a tick of the kernel's clock, so each is tried many times). */
+/* Connections of close-on-exec sockets, one after the other: no state of one shows on the next. Each case makes many
+ * attempts, because state could be left only for a tick of the kernel's clock. */
 #include "semantics.h"
 #include <grp.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ static void close_both(int client, int server) {
     close(server);
 }
 
-/* Connections that nothing is done to. */
+/* Makes connections that change no state. */
 static void warm(void) {
     for (int i = 0; i < 3; i++) {
         int client, server;
@@ -41,7 +41,7 @@ static void warm(void) {
     }
 }
 
-/* What tries of one thing find, each in a process of its own. */
+/* Runs each attempt in a process of its own. Returns the number of differences. */
 static int tries(int (*try)(int times, int what), int times, int what) {
     int found = 0;
     for (int i = 0; i < times; i++)
@@ -73,7 +73,7 @@ static const struct { int level, name, value; } OPTIONS[] = {
 };
 enum { COUNT = sizeof OPTIONS / sizeof *OPTIONS };
 
-/* How often something of a new connection's sockets is not as a new socket has it. */
+/* Returns the number of differences between the sockets of new connections and a new socket. */
 static int strange(int fresh[COUNT]) {
     int found = 0;
     for (int i = 0; i < 3; i++) {
@@ -193,10 +193,10 @@ static int look(int times, int what) {
     return found;
 }
 
-/* Who looks which socket it is finds another one each time. */
+/* Every socket has a cookie and an inode of its own. */
 static void identity(void) { say("the same: %d", tries(look, 8, 4)); }
 
-/* Whoever else has the open file has not the next connection's. */
+/* A copy of a closed socket does not refer to the next connection. */
 static int share(int times, int what) {
     int found = 0, pass[2], client, server, other = -1;
     MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pass));
@@ -236,7 +236,7 @@ static int share(int times, int what) {
 
 static void shared(void) { say("strange: %d", tries(share, TIMES / 3, 3)); }
 
-/* A child has what there was when it was forked, and nothing else. */
+/* A child has the sockets that existed at the fork, and no later ones. */
 static void forks(void) {
     begin();
     int found = 0;
@@ -254,11 +254,11 @@ static void forks(void) {
             MUST(getsockopt(client, SOL_SOCKET, SO_LINGER, &linger, &len));
             MUST(fcntl(client, F_SETFL, O_NONBLOCK));
             MUST(read(go[0], &byte, 1));
-            /* Its own connections. */
+            /* Connections of the child. */
             close_both(client, server);
             warm();
             int count = 0;
-            /* The library has one of its own, from 960 on. */
+            /* The library's own descriptors have numbers from 960 on. */
             for (int fd = 900; fd < 960; fd++) count += fcntl(fd, F_GETFD) >= 0 && close(fd) == 0;
             _exit(linger.l_onoff != 1 || count != 0);
         }
@@ -300,7 +300,7 @@ static int enter_set(int times, int before) {
 
 static void registered(void) { say("strange: %d", tries(enter_set, TIMES / 4, 2)); }
 
-/* bind, shutdown, connections of the kernel's: none is left on the next. */
+/* bind, shutdown and connect(AF_UNSPEC) of one socket do not affect the next. */
 static int use(int times, int what) {
     (void)times, (void)what;
     int found = 0;
@@ -338,7 +338,7 @@ static int use(int times, int what) {
 
 static void used(void) { say("strange: %d", tries(use, TIMES / 3, 1)); }
 
-/* Numbers are the lowest ones, and as many as the limit says. */
+/* Sockets get the lowest free numbers, and all numbers below the limit can be used. */
 static void numbers(void) {
     struct rlimit limit;
     MUST(getrlimit(RLIMIT_NOFILE, &limit));
@@ -366,7 +366,7 @@ static void numbers(void) {
     warm();
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     say("the one: %d", fd == listening + 5);
-    /* Closing all numbers there may be is no harm. */
+    /* Closes every number that may be open. */
     for (int i = listening + 1; i < 2048; i++) close(i);
     warm();
     MUST(close_range(listening + 1, ~0U, 0));
@@ -382,7 +382,7 @@ static long which_is(int fd) {
     return atol(name + strlen("socket:["));
 }
 
-/* Changes who makes sockets, or where; two of them do so without saying another number. */
+/* Changes the process's user, groups or network namespace. Returns whether that worked. */
 static bool change(int what) {
     gid_t groups[] = {65534};
     switch (what) {
@@ -403,7 +403,7 @@ static bool change(int what) {
 }
 enum { CHANGES = 13 };
 
-/* After a change of user, of groups or of namespaces sockets are made anew. */
+/* After a change of user, groups or namespace a new socket has the new owner and namespace. */
 static void others(void) {
     begin();
     int found = 0;
@@ -428,7 +428,7 @@ static void others(void) {
                 }
                 struct stat file;
                 MUST(fstat(fds[0], &file));
-                /* setfsuid(2) has another than the effective one. */
+                /* setfsuid(2) and setfsgid(2) do not change the effective ids. */
                 if (what < 10) strange += file.st_uid != geteuid() || file.st_gid != getegid();
                 MUST(getsockopt(fds[0], SOL_SOCKET, SO_NETNS_COOKIE, &after, &len));
                 strange += (what == CHANGES - 1) != (before != after);
@@ -441,7 +441,7 @@ static void others(void) {
     say("strange: %d", found);
 }
 
-/* A spawned program has what it is given of them. */
+/* A spawned program gets the socket, and the next connection is another one. */
 static void spawned(void) {
     begin();
     int found = 0;
@@ -469,7 +469,7 @@ static void spawned(void) {
     say("strange: %d", found);
 }
 
-/* One that has been given a socket before it was connected keeps that, and not the next one's. */
+/* A child that inherited a socket before its connect keeps that socket, and does not get the next one. */
 static int spawn_early(int times, int what) {
     (void)times, (void)what;
     int next[2], go[2], client, server, status;
@@ -480,7 +480,7 @@ static int spawn_early(int times, int what) {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, client, 0);
     posix_spawn_file_actions_adddup2(&actions, go[0], 9);
-    /* O_NONBLOCK of its standard input's open file. */
+    /* dd sets O_NONBLOCK on its standard input's open file description. */
     char *arguments[] = {"sh", "-c", "read x <&9; exec dd of=/dev/null iflag=nonblock count=0 2>/dev/null", NULL};
     char *environment[] = {NULL};
     pid_t child;
@@ -499,7 +499,7 @@ static int spawn_early(int times, int what) {
 
 static void spawned_early(void) { say("strange: %d", tries(spawn_early, TIMES / 3, 1)); }
 
-/* SO_LINGER that resets is told, does so, and goes with its connection. */
+/* SO_LINGER with a time of 0 is read back, resets the connection, and does not apply to the next one. */
 static void linger(void) {
     begin();
     int found = 0;
@@ -558,7 +558,7 @@ static void *answers(void *unused) {
     return NULL;
 }
 
-/* With a loopback device: a socket that another thread's child has too before it connects is the kernel's. */
+/* Threads connect while other threads fork. Each connection carries its own bytes. */
 static void threads(void) {
     begin();
     pthread_t thread[6];

@@ -1,7 +1,7 @@
-/* Ten thousand descriptors, numbers used again, and the limit. */
+/* Ten thousand descriptors, reused numbers, and RLIMIT_NOFILE. */
 #include "semantics.h"
 
-#define MANY 5000 /* connections: twice as many descriptors */
+#define MANY 5000 /* connections, of two descriptors each */
 
 static void ten_thousand(void) {
     struct rlimit limit;
@@ -132,7 +132,7 @@ static int add_in(int set, int fd) {
     return epoll_ctl(set, EPOLL_CTL_ADD, fd, &want);
 }
 
-/* Numbers that the process may use now. */
+/* Returns how many descriptors the process can still open. */
 static int free_numbers(void) {
     int all[64], n = 0;
     while (n < 64 && (all[n] = dup(0)) >= 0) n++;
@@ -140,7 +140,8 @@ static int free_numbers(void) {
     return n;
 }
 
-/* A server whose limit nobody may raise has served many client processes that slept in epoll_wait: its numbers are its own. */
+/* A server with a low hard limit serves many client processes that sleep in epoll_wait. The library keeps none of the
+ * server's numbers. */
 static void numbers_after_clients(void) {
     enum { CLIENTS = 70 };
     char text[1];
@@ -160,7 +161,7 @@ static void numbers_after_clients(void) {
         }
         int s = (int)MUST(accept(l, NULL, NULL));
         get(s, text, 1);
-        /* It sleeps by now, nearly always. */
+        /* The client nearly always sleeps by now. */
         usleep(5000);
         put(s, "!", 1);
         int status;
@@ -174,7 +175,7 @@ static void numbers_after_clients(void) {
     else say("of %d numbers %d have gone", before, left);
 }
 
-/* A server that refuses who gets its highest number (memcached does) is never without one. */
+/* A server that refuses the connection with its highest number, as memcached does, reaches that number. */
 static void highest_number(void) {
     enum { LIMIT = 40, OWN = 12, SETS = 5, CLIENTS = 60 };
     struct sockaddr_storage at;
@@ -190,7 +191,7 @@ static void highest_number(void) {
     while (MUST(open("/dev/null", O_RDONLY)) < OWN);
     for (int k = 0; k < 2; k++)
         if (!fork()) {
-            /* Two processes, each with fewer than the limit. */
+            /* Two client processes, each below the limit. */
             close(done[1]);
             for (int i = 0; i < CLIENTS / 4; i++) dial(&at, len);
             MUST(write(connected[1], "x", 1));
@@ -199,7 +200,7 @@ static void highest_number(void) {
         }
     for (int k = 0; k < 2; k++) MUST(read(connected[0], text, 1));
     for (int i = 0; i < SETS; i++) {
-        /* Each of its threads has a set with connections. */
+        /* Several sets, each with a connection. */
         MUST(await(l, POLLIN));
         MUST(add_in(sets[i] = MUST(epoll_create1(0)), s = MUST(accept(l, NULL, NULL))));
         MUST(epoll_wait(sets[i], &(struct epoll_event){0}, 1, 1));

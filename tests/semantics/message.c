@@ -1,4 +1,4 @@
-/* The MSG_ flags, and urgent data. */
+/* The MSG_ flags and urgent data. */
 #include "semantics.h"
 
 static char text[64];
@@ -20,7 +20,7 @@ static void peek(void) {
     CALL(recv(b, text, 60, MSG_PEEK));
 }
 
-/* Set before connect: the socket stays on the kernel. Later it is refused. */
+/* SO_PEEK_OFF before connect and on a connection. The library leaves such a connection to the kernel. */
 static void peek_offset(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -114,7 +114,7 @@ static void more(void) {
     CALL(send(a, "body", 4, 0));
     get(b, text, 8);
     say("%.8s", text);
-    /* What MSG_MORE held back goes when the sender closes. */
+    /* shutdown sends what MSG_MORE held back. */
     CALL(send(a, "rest", 4, MSG_MORE));
     MUST(shutdown(a, SHUT_WR));
     get(b, text, 4);
@@ -211,7 +211,7 @@ static void message_header(void) {
     CALL(recvmmsg(b, &many, 1, MSG_DONTWAIT, NULL));
 }
 
-/* A name's length that is negative is refused before anything is read. */
+/* A negative name length is refused before any byte is read. */
 static void misnamed(void) {
     int a, b;
     pair(&a, &b);
@@ -229,7 +229,7 @@ static void misnamed(void) {
     CALL(recv(b, text, 8, 0));
 }
 
-/* Receives up to `most` bytes and prints what the control messages say; `room` bytes are there for them. */
+/* Receives up to `most` bytes and prints the control messages, for which there are `room` bytes. */
 static void receive_beside(int fd, size_t most, size_t room, int flags) {
     _Alignas(struct cmsghdr) char control[128];
     struct iovec into = {text, most};
@@ -250,7 +250,7 @@ static void receive_beside(int fd, size_t most, size_t room, int flags) {
 }
 
 #define TCP_INQ_ 36
-/* TCP_INQ: set on a connection, on a listener, and before connect. */
+/* TCP_INQ on a connection, on a listener, and before connect. */
 static void inq(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -290,13 +290,13 @@ static void inq(void) {
     receive_beside(b, 9, 128, 0);
 }
 
-/* SO_TIMESTAMP and its relatives on a connection, the last one with TCP_INQ, and on a listener. */
+/* The four SO_TIMESTAMP options on a connection, also with TCP_INQ, and on a listener. */
 static void stamps(void) {
     static const int names[] = {29, 35, 63, 64};
     int a, b, value = 1;
     pair(&a, &b);
     set_int(b, SOL_SOCKET, SO_TIMESTAMP, 1);
-    usleep(100000); /* The kernel begins to take times a moment later. */
+    usleep(100000); /* The kernel starts to record times a moment later. */
     for (int i = 0; i < 4; i++) {
         CALL(setsockopt(b, SOL_SOCKET, names[i], &value, sizeof value));
         for (int j = 0; j < 4; j++) {

@@ -1,4 +1,4 @@
-/* Options: what is set is read back; who has which; TCP_INFO. */
+/* Options are read back as they were set. Also TCP_INFO and SO_PEERCRED. */
 #include "semantics.h"
 #include <linux/sockios.h>
 
@@ -56,7 +56,7 @@ static const struct option options[] = {
 
 static void every_option(int fd, bool skip_default) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        /* Refused on a connection of ours; see gap_zerocopy, msg_peek_offset. */
+        /* See gap_zerocopy. */
         if (skip_default && options[i].level == SOL_SOCKET && options[i].option == SO_ZEROCOPY) continue;
         int value = -1;
         socklen_t len = sizeof value;
@@ -64,7 +64,7 @@ static void every_option(int fd, bool skip_default) {
         int error = errno;
         char before[64];
         if (n < 0) snprintf(before, sizeof before, "%s", name_of(error));
-        /* Buffer sizes and windows of a connection that nobody set follow its traffic. */
+        /* Until they are set, buffer sizes and windows of a connection depend on its traffic. */
         else if (skip_default && (options[i].option == SO_SNDBUF || options[i].option == SO_RCVBUF || (options[i].level == IPPROTO_TCP && (options[i].option == TCP_WINDOW_CLAMP || options[i].option == TCP_QUICKACK)))) strcpy(before, "?");
         else snprintf(before, sizeof before, "%d length %u", value, len);
         value = options[i].value;
@@ -198,7 +198,7 @@ static void descriptor_flags(void) {
     CALL(recv(b, text, 1, 0));
 }
 
-/* Negative seconds: the call does not wait (and 0 is read back). */
+/* A time-out of negative seconds: the call does not block, and 0 is read back. */
 static void negative_times(void) {
     struct timeval ever = {-1, 0};
     socklen_t len = sizeof ever;
@@ -230,7 +230,7 @@ static void negative_times(void) {
     CALL(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &ever, sizeof ever));
 }
 
-/* What the kernel looks at the connection for. */
+/* Options whose result depends on the connection. */
 static void of_a_connection(void) {
     int a, b;
     pair(&a, &b);

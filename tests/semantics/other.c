@@ -1,4 +1,4 @@
-/* What is not accelerated and must stay the kernel's: UDP, Unix sockets, and IPv6 beside IPv4. */
+/* Files that the library leaves to the kernel: UDP, Unix and netlink sockets, pipes. Also a pair over IPv6. */
 #include "semantics.h"
 
 static char text[64];

@@ -1,4 +1,4 @@
-/* Descriptors given to other processes over a Unix socket. */
+/* Descriptors that are sent over a Unix socket (SCM_RIGHTS). */
 #include "semantics.h"
 
 static char text[64];
@@ -86,7 +86,7 @@ static void pass_listener(void) {
     reap(child);
 }
 
-/* A listener that a process has twice: what waits is there until the last of both is closed. */
+/* A process receives copies of its own listener. Queued connections stay until the last copy is closed. */
 static void pass_to_itself(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -133,7 +133,7 @@ static void pass_many(void) {
     CALL(recv(mine[0], text, 1, 0));
 }
 
-/* Given and never taken: gone when the Unix socket is. */
+/* A descriptor that is never received is closed with the Unix socket. */
 static void pass_lost(void) {
     int a, b, u[2];
     pair(&a, &b);
@@ -149,7 +149,7 @@ static void pass_lost(void) {
     say("%s", events(end.revents));
 }
 
-/* Looked at, closed, and taken: the message still has it. */
+/* A descriptor is received with MSG_PEEK, closed, and then received: the message still has it. */
 static void pass_peeked(void) {
     int a, b, u[2], go[2];
     pair(&a, &b);
@@ -183,7 +183,7 @@ static void pass_peeked(void) {
     reap(child);
 }
 
-/* Two messages in one call, a connection in each. */
+/* Two messages in one call, each with a connection. */
 static void pass_by_mmsg(void) {
     int ends[2][2], u[2];
     pair(&ends[0][0], &ends[0][1]);
@@ -222,7 +222,7 @@ static void pass_by_mmsg(void) {
     reap(child);
 }
 
-/* A message that does not fit carries nothing away. */
+/* A message that cannot be sent takes no descriptor. */
 static void pass_failed(void) {
     int a, b, u[2];
     pair(&a, &b);
@@ -235,7 +235,7 @@ static void pass_failed(void) {
     CALL(recv(a, text, 1, 0));
 }
 
-/* Sender and client have ended before it is taken. */
+/* The sender and the client have exited before the descriptor is received. */
 static void pass_late(void) {
     int u[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
@@ -263,7 +263,7 @@ static void pass_late(void) {
     CALL(recv(fd, text, 1, 0));
 }
 
-/* Without a sleep, which takes longer. */
+/* Spins, because a sleep takes longer. */
 static void pass_time(int microseconds) {
     struct timespec begun, now;
     clock_gettime(CLOCK_MONOTONIC, &begun);
@@ -271,7 +271,8 @@ static void pass_time(int microseconds) {
     while ((now.tv_sec - begun.tv_sec) * 1000000 + (now.tv_nsec - begun.tv_nsec) / 1000 < microseconds);
 }
 
-/* A socket with an address, given away and made to listen in both processes: who is left has all connections. */
+/* A bound socket is sent to another process, and both processes call listen. When one has closed it, the other
+ * accepts all connections. */
 static void pass_bound(void) {
     for (int round = 0; round < 63; round++) {
         int order = round < 3 ? round : 3;
@@ -298,8 +299,8 @@ static void pass_bound(void) {
             _exit(0);
         }
         close(u[1]);
-        /* The message is under way when it begins to listen, or it listens before the other one, or after, or at the moment in which the
-         * other one has it. */
+        /* When this process listens. 0: after the other process; 1: after it has sent the socket; 2: before that; 3: at the
+         * same time as the other process. */
         if (order == 2) MUST(listen(s, 16));
         if (order == 2) put(u[0], "g", 1);
         give(u[0], &s, 1);

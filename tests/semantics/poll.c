@@ -145,7 +145,7 @@ static void poll_high_numbers(void) {
     say("%d", FD_ISSET(high, &r));
 }
 
-/* Numbers that are closed while poll(2) and select(2) sleep: these have the files, and wait on for the others. */
+/* Descriptors are closed while poll(2) or select(2) sleeps. The call holds their files, and sleeps on. */
 static int watched[4], closed;
 static volatile pid_t closing_sleeper;
 
@@ -159,7 +159,7 @@ static void *closes_them(void *data) {
 }
 
 static void poll_closed_meanwhile(void) {
-    /* Nothing is closed at first: what wakes a sleeper is opened when it first does, and has the lowest number for a moment. */
+    /* The first round closes nothing: it has the process's first sleep, at which the library may open descriptors. */
     for (int round = 0; round < 3; round++) {
         int a, c, ends[2], by = round == 2;
         char text[1];

@@ -1,4 +1,4 @@
-/* Ports: whose they are while a connection lasts, and what a connection comes from. */
+/* Ports: which binds conflict while a connection exists, and the port that a connection gets. */
 #include "semantics.h"
 
 #ifndef IP_LOCAL_PORT_RANGE
@@ -19,7 +19,7 @@ static struct sockaddr_in name_of_socket(int fd) {
 #define BIND(fd, at) CALL(bind(fd, (struct sockaddr *)&at, sizeof at))
 #define CONNECT(fd, at) CALL(connect(fd, (struct sockaddr *)&at, sizeof at))
 
-/* The port of a connection that was not bound is taken for as long as it lasts. */
+/* The ephemeral port of a connection cannot be bound while the connection exists. */
 static void of_a_connection(void) {
     int a, b;
     pair(&a, &b);
@@ -37,7 +37,7 @@ static void of_a_connection(void) {
 
 static int by_number(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-/* No two connections that are open at once come from one port, whichever process has made them, and both ends say the same. */
+/* Connections of a process and its child to one listener have different ports, and both ends report the same port. */
 static void of_a_child(void) {
     enum { EACH = 9 };
     struct sockaddr_storage to;
@@ -76,7 +76,7 @@ static void of_a_child(void) {
     reap(child);
 }
 
-/* Two sockets on one port: one connection to each destination. */
+/* Sockets that share a port may have one connection to each destination. */
 static void one_connection(int option) {
     struct sockaddr_storage to, to2;
     socklen_t len;
@@ -102,7 +102,7 @@ static void one_connection(int option) {
 static void tuple_reuseaddr(void) { one_connection(SO_REUSEADDR); }
 static void tuple_reuseport(void) { one_connection(SO_REUSEPORT); }
 
-/* The first of four ports that nobody has. An earlier case's connections may hold some for a minute. */
+/* Returns the first of four free ports. Connections of an earlier case hold theirs for a minute (TIME_WAIT). */
 static unsigned four_free(void) {
     for (unsigned first = 41000;; first += 4) {
         int taken = 0;
@@ -116,7 +116,7 @@ static unsigned four_free(void) {
     }
 }
 
-/* IP_LOCAL_PORT_RANGE: four ports, four connections to one destination. */
+/* IP_LOCAL_PORT_RANGE of four ports allows four connections to one destination. */
 static void range(void) {
     struct sockaddr_storage to;
     socklen_t len;
@@ -133,7 +133,7 @@ static void range(void) {
     }
 }
 
-/* connect(AF_UNSPEC) gives the port back, and the socket goes on as a new one. */
+/* connect(AF_UNSPEC) releases the port, and the socket can connect again. */
 static void disconnected(void) {
     struct sockaddr_storage to;
     socklen_t len;
@@ -155,7 +155,7 @@ static void disconnected(void) {
     }
     char byte;
     CALL(recv(s, &byte, 1, 0));
-    /* Whether the old port is free for others at once differs from run to run on the kernel. */
+    /* Not tested: on the kernel, the old port may or may not be free at once. */
     CALL(connect(a, (struct sockaddr *)&to, len));
     now = name_of_socket(a);
     say("port %d", now.sin_port != 0);
@@ -168,7 +168,7 @@ static void disconnected(void) {
     say("%d", fast);
 }
 
-/* An address without a port: the port is chosen with the destination. */
+/* IP_BIND_ADDRESS_NO_PORT: connect chooses the port. */
 static void address_only(void) {
     struct sockaddr_storage to;
     socklen_t len;
@@ -183,7 +183,7 @@ static void address_only(void) {
     say("address %#x port %d", ntohl(now.sin_addr.s_addr), now.sin_port != 0);
 }
 
-/* Who binds a port that a listener had, with SO_REUSEADDR and without. */
+/* Binds a former listener's port, without and with SO_REUSEADDR. */
 static void bind_again(struct sockaddr_in at) {
     for (int reuse = 0; reuse < 2; reuse++) {
         int fd = tcp(AF_INET, 0);
@@ -196,7 +196,7 @@ static void bind_again(struct sockaddr_in at) {
 
 enum end { SERVER_FIRST, CLIENT_FIRST, SERVER_SHUTS, CLIENT_SHUTS, RESET, UNREAD };
 
-/* A connection of a listener that is closed before it, or after it. */
+/* A port after its listener and an accepted connection. `before`: the listener is closed before the connection. */
 static void of_a_listener(bool reuse, bool before, enum end end) {
     struct sockaddr_in at = loopback(0);
     int l = tcp(AF_INET, 0), c = tcp(AF_INET, 0);
@@ -259,7 +259,7 @@ static void waits(void) {
     for (int end = SERVER_FIRST; end <= UNREAD; end++) of_a_listener(end & 1, false, end);
 }
 
-/* The connections of a listener on all addresses have one each. */
+/* An accepted connection of a wildcard listener holds the port of one address only. */
 static void after_any(void) {
     struct sockaddr_in6 any = {.sin6_family = AF_INET6};
     socklen_t len = sizeof any;
@@ -287,7 +287,7 @@ static bool is_taken(struct sockaddr_in at) {
     return taken;
 }
 
-/* A server restarts: what it had closed first keeps it from its port, but for SO_REUSEADDR. */
+/* A restarted server cannot bind its port while its old connection is in TIME_WAIT, except with SO_REUSEADDR. */
 static void restart(bool reuse) {
     struct sockaddr_in at = loopback(0);
     for (int round = 0; round < 2; round++) {
@@ -297,7 +297,7 @@ static void restart(bool reuse) {
         if (!server) {
             int l = tcp(AF_INET, 0);
             set_int(l, SOL_SOCKET, SO_REUSEADDR, reuse);
-            /* The daemon closes its copy of the listener once it has seen the end. */
+            /* Waits until the former server's listener is closed. */
             for (int i = 0; reuse && i < 1000 && is_taken(at); i++) usleep(10000);
             if (BIND(l, at)) _exit(1);
             MUST(listen(l, 8));

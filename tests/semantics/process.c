@@ -1,4 +1,4 @@
-/* fork, exec, posix_spawn, vfork: who holds what afterwards. */
+/* fork, vfork, exec, posix_spawn and clone: which process holds which socket afterwards. */
 #include "semantics.h"
 #include <sched.h>
 #include <spawn.h>
@@ -20,7 +20,7 @@ static void fork_shares(void) {
     say("%.14s", text);
     put(a, "reply", 5);
     reap(child);
-    /* The child's end does not close the connection. */
+    /* The child's exit does not close the connection. */
     put(b, "parent", 6);
     get(a, text, 6);
     say("%.6s", text);
@@ -101,7 +101,7 @@ static void fork_accepts(void) {
     close(c);
 }
 
-/* A server that forks for each connection and closes its own copy, the oldest pattern there is. */
+/* A server that forks for each connection and closes its own copy. */
 static void fork_per_connection(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -139,7 +139,7 @@ static void fork_per_connection(void) {
 }
 
 static void fork_from_thread_program(void) {
-    /* Forking while another thread moves bytes leaves both processes whole. */
+    /* Forks in the middle of a transfer. The transfer and the children's connections work. */
     int a, b;
     pair(&a, &b);
     pid_t sender = fork();
@@ -250,7 +250,7 @@ static void exec_closes_cloexec(void) {
     reap(child);
 }
 
-/* As inetd does: the connection becomes 0, 1 and 2 of a program that knows nothing. */
+/* As inetd does: the connection is the standard input and output of another program. */
 static void exec_as_stdio(void) {
     int a, b;
     pair(&a, &b);
@@ -320,7 +320,7 @@ static void spawn(void) {
     say("%.5s", text);
 }
 
-/* A close-on-exec socket that file actions put under a number far from its own. */
+/* A file action of posix_spawn duplicates a close-on-exec socket to a high number. */
 static void spawn_cloexec(void) {
     int a, b;
     pair(&a, &b);
@@ -343,7 +343,7 @@ static void spawn_cloexec(void) {
 
 static int spawned_all;
 
-/* A loaded machine may have no process to spare for a moment. */
+/* Spawns a program. Retries, because posix_spawn may fail for a moment on a loaded machine. */
 static pid_t started(const char *path, const posix_spawn_file_actions_t *actions, char **arguments) {
     pid_t child;
     for (int i = 0; posix_spawnp(&child, path, actions, NULL, arguments, environ); i++) {
@@ -353,7 +353,7 @@ static pid_t started(const char *path, const posix_spawn_file_actions_t *actions
     return child;
 }
 
-/* Children that inherit nothing and stay for a while, one after the other. */
+/* Spawns many children that inherit nothing and live for 10 s. */
 static void *spawn_sleepers(void *unused) {
     char *arguments[] = {"sleep", "10", NULL};
     for (int i = 0; i < 100 && !__atomic_load_n(&spawned_all, __ATOMIC_RELAXED); i++) {
@@ -363,7 +363,7 @@ static void *spawn_sleepers(void *unused) {
     return unused;
 }
 
-/* Who was started at the same time by another thread does not keep alive what a child had. */
+/* Children that another thread spawns at the same time do not keep a connection of a killed child open. */
 static void spawn_by_threads(void) {
     pthread_t other;
     MUST(pthread_create(&other, NULL, spawn_sleepers, NULL));
@@ -414,18 +414,18 @@ static void exec_of_the_listener(void) {
     CALL(recv(later, text, 1, 0));
 }
 
-/* The environment of a program that the library does not reach. */
+/* Returns an environment without the library. */
 static char **plain_environment(void) {
     static char *kept[1000];
     size_t n = 0;
     for (char **one = environ; *one && n < 998; one++)
         if (strncmp(*one, "LD_PRELOAD=", 11)) kept[n++] = *one;
-    /* Where it is left out the library adds it. */
+    /* The library adds LD_PRELOAD to an environment without it. */
     kept[n] = "LD_PRELOAD=";
     return kept;
 }
 
-/* Its listener goes on with a program that the library does not reach. */
+/* A program without the library accepts on an inherited listener. */
 static void exec_plain_listener(void) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -453,7 +453,7 @@ static void exec_plain_listener(void) {
         close(c);
     }
     reap(child);
-    /* The daemon's copy of the listener is closed once it has seen the end (docs/LIMITS.md). */
+    /* Waits until the listener is closed. */
     int late = tcp(AF_INET, 0);
     for (int i = 0; i < 1000 && !connect(late, (struct sockaddr *)&at, len); i++) {
         close(late);
@@ -464,7 +464,7 @@ static void exec_plain_listener(void) {
     CALL(connect(tcp(AF_INET, 0), (struct sockaddr *)&at, len));
 }
 
-/* What is close-on-exec ends with the exec, what is not with the program that has it. */
+/* A program without the library: exec closes the close-on-exec socket, and the program's exit closes the other one. */
 static void exec_plain_closes(bool by_spawn) {
     int a, b, c, d;
     pair(&a, &b);
@@ -485,7 +485,7 @@ static void exec_plain_closes(bool by_spawn) {
     close(d);
     CALL(recv(a, text, 1, 0));
     CALL(recv(c, text, 1, MSG_DONTWAIT));
-    /* At once, and not at its end. */
+    /* The peer got the end of the stream at the exec, not at the program's exit. */
     if (now_ms() - begun >= 2700) late();
     CALL(recv(c, text, 1, 0));
     say("at its end %d", now_ms() - begun > 2700);
@@ -494,7 +494,7 @@ static void exec_plain_closes(bool by_spawn) {
 static void exec_plain(void) { exec_plain_closes(false); }
 static void spawn_plain(void) { exec_plain_closes(true); }
 
-/* A process that has used all its descriptor numbers forks and spawns: the child's sockets work. */
+/* A process without free descriptor numbers forks and spawns. The child's sockets work. */
 static void without_numbers(void) {
     int a, b;
     pair(&a, &b);
@@ -518,7 +518,7 @@ static void without_numbers(void) {
     MUST(getrlimit(RLIMIT_NOFILE, &limit));
     say("limit %d", (int)limit.rlim_cur);
     char *arguments[] = {"semantics", "--role", "echo", number, NULL};
-    /* The new image needs numbers of its own to begin. */
+    /* The program loader needs some free numbers. */
     for (int fd = last; fd > last - 12; fd--) MUST(fcntl(fd, F_SETFD, FD_CLOEXEC));
     CALL(posix_spawn(&child, self_path, NULL, NULL, arguments, environ));
     put(a, "spawned", 7);
@@ -543,7 +543,7 @@ static int cloned_to_exec(void *number) {
     return 127;
 }
 
-/* A child with a stack of its own closes its copy of a connection, makes one, executes a program. */
+/* A child of clone(2) with its own stack closes its copy of a connection, makes one, and executes a program. */
 static void clone_with_a_stack(void) {
     static char stack[1 << 18] __attribute__((aligned(16)));
     int a, b;
@@ -567,7 +567,7 @@ static void clone_with_a_stack(void) {
     CALL(clone(cloned, NULL, SIGCHLD, NULL));
 }
 
-/* The same by the system call, which gives the child its parent's stack. */
+/* The same with syscall(2): the child goes on with a copy of its parent's stack. */
 static void clone_by_number(void) {
     int a, b;
     pair(&a, &b);
@@ -585,7 +585,7 @@ static void clone_by_number(void) {
     say("%.6s", text);
 }
 
-/* RLIMIT_AS is the program's: what carries its connections does not count, to it nor to those that it starts. */
+/* RLIMIT_AS limits the program. Connections work below the limit, and getrlimit and children get the same limit. */
 static void limit_of_addresses(void) {
     int a, b, c, d;
     pair(&a, &b);
@@ -644,14 +644,14 @@ static void *closes_in_the_middle(void *data) {
     pthread_mutex_lock(&ours);
     *(volatile int *)data = 1;
     while (!preparing) usleep(1000);
-    /* The forking thread comes to the lock. */
+    /* By now the forking thread waits for the lock. */
     usleep(50000);
     MUST(close(MUST(socket(AF_INET, SOCK_STREAM, 0))));
     pthread_mutex_unlock(&ours);
     return NULL;
 }
 
-/* Handlers of pthread_atfork: the one before the fork waits for a thread that closes a socket. */
+/* pthread_atfork: the prepare handler waits for a thread that closes a socket. */
 static void atfork_waits(void) {
     int a, b, has = 0;
     pthread_t thread;
@@ -674,7 +674,7 @@ static void atfork_waits(void) {
     say("%.6s", text);
 }
 
-/* What the one before the fork closes is not the child's. */
+/* pthread_atfork: the child does not have a socket that the prepare handler closes. */
 static void atfork_closes_before(void) {
     int a, b, c, d, gate[2];
     alarm(40);
@@ -697,7 +697,7 @@ static void atfork_closes_before(void) {
     reap(child);
 }
 
-/* What the one in the child closes is still its parent's. */
+/* pthread_atfork: the parent still has a socket that the child handler closes. */
 static void atfork_closes_in_child(void) {
     int a, b;
     alarm(40);

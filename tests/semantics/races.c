@@ -1,4 +1,4 @@
-/* What other threads and signal handlers do in the middle of a call: limits, cancellation, sockets closed and made. */
+/* Other threads and signal handlers close sockets, change limits or cancel in the middle of a call. */
 #include "semantics.h"
 
 static int victim, swapped, strayed;
@@ -7,7 +7,7 @@ static struct sockaddr_storage where;
 static socklen_t where_len;
 static volatile sig_atomic_t new_ends[2] = {-1, -1};
 
-/* The number stands for a file from here on, and what was behind it may be another connection's. */
+/* Replaces the socket by /dev/null and makes another connection, which may reuse the socket's memory. */
 static void swap(int signal) {
     (void)signal;
     int error = errno;
@@ -22,7 +22,7 @@ static void swap(int signal) {
     errno = error;
 }
 
-/* A call whose socket is closed just then, and another connection made, does not move bytes of that one. */
+/* A call whose socket is closed in the middle moves no bytes of a connection that is made after that. */
 static void number_closed_in_a_call(void) {
     server = listener(AF_INET, 16, &where, &where_len);
     nothing = (int)MUST(open("/dev/null", O_RDWR));
@@ -54,7 +54,7 @@ static void number_closed_in_a_call(void) {
     say("%d strayed", strayed);
 }
 
-/* A thread churns connections, which need numbers of descriptors and addresses, while another looks at its limits. */
+/* A thread opens and closes connections while another reads and sets its RLIMIT_NOFILE. */
 static volatile bool ended;
 
 static void *churns(void *data) {
@@ -99,7 +99,7 @@ static void limits_while_connecting(void) {
     say("%d others, %d undone", other, undone);
 }
 
-/* MSG_PEEK with MSG_WAITALL sleeps until there is enough, or is cancelled. */
+/* MSG_PEEK with MSG_WAITALL sleeps until enough bytes are there or it is cancelled. It does not spin. */
 static int peeked;
 static pid_t sleeper;
 

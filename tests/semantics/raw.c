@@ -1,4 +1,4 @@
-/* The same calls under other names: syscall(), the fortified and the 64-bit ones, and none of libc at all. */
+/* Calls under other names: syscall(2), fortified and 64-bit functions. Also calls before main and after it. */
 #include "semantics.h"
 
 #include <linux/io_uring.h>
@@ -45,7 +45,7 @@ static void through_syscall(void) {
     CALL(syscall(99999));
 }
 
-/* Waits and positional calls by number. */
+/* Calls that wait and positional calls, with syscall(2). */
 static void through_syscall_waits(void) {
     int a, b;
     pair(&a, &b);
@@ -109,7 +109,7 @@ static void other_names(void) {
     CALL(pread64(a, text, 1, 0));
 }
 
-/* Before main and after it. */
+/* Connections before main and after it. */
 static int early[2] = {-1, -1};
 __attribute__((constructor)) static void before_main(void) {
     const char *wanted = getenv("FS_EARLY");
@@ -124,7 +124,7 @@ static void at_exit(void) {
     say("%.5s main", text);
 }
 
-/* Receives through a ring; -1: there is none. */
+/* Receives through io_uring. Returns -1 if the kernel has none. */
 static int receive_by_ring(int fd, void *data, unsigned len) {
     struct io_uring_params about = {0};
     int ring = (int)syscall(SYS_io_uring_setup, 4, &about);
@@ -141,7 +141,7 @@ static int receive_by_ring(int fd, void *data, unsigned len) {
     return ((struct io_uring_cqe *)(rings + about.cq_off.cqes))->res;
 }
 
-/* As event loops do that prefer a ring. */
+/* Receives through io_uring or else epoll, as some event loops do. */
 static void ring_or_epoll(void) {
     int a, b;
     pair(&a, &b);

@@ -1,8 +1,8 @@
-/* The semantics program: the same source run on the kernel's sockets and under `fastsock run`; what it prints must be equal.
- *
- * A case is a function that prints one line for each observation. What it prints is the same in every run: no port, no
- * descriptor number, no address, no time, no count that depends on who runs first. Nothing waits for "long enough":
- * a case waits until something is so, and a case that waits for ever is killed by the test that runs it.
+/* The semantics program runs on the kernel's sockets and under `fastsock run`. Both outputs must be equal.
+*
+ * A case is a function that prints one line for each observation. Its output is the same in every run: no port, no
+ * descriptor number, no address, no time, and no count that depends on the scheduler. No case sleeps for "long
+ * enough": a case waits for a condition. The test that runs a case kills it if it waits forever.
  */
 #ifndef SEMANTICS_H
 #define SEMANTICS_H
@@ -51,16 +51,16 @@ extern const struct test error_cases[], io_cases[], message_cases[], close_cases
     gap_cases[], buffer_cases[],
     backlog_cases[], cork_cases[], holder_cases[], edge_cases[], race_cases[], kept_cases[];
 
-/* What the program was called with, for cases that start themselves again. */
+/* The path of this program, for cases that exec it. */
 extern char *self_path;
-/* Roles for the image after exec: see process.c. */
+/* Runs a role, which is what the program does after a case's exec: see process.c. */
 int run_role(int argc, char **argv);
 
-/* Prints one line, at once and not through stdio (which a fork would copy). */
+/* Prints one line with write(2). A buffer of stdio would be copied by fork. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Prints why the case cannot go on and ends the program. */
+/* Prints why the case cannot go on, and ends the program. */
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
-/* The name of an errno. */
+/* Returns the name of an errno. */
 const char *name_of(int error);
 void report(const char *what, long result, int error);
 void report_open(const char *what, long result, int error);
@@ -75,7 +75,7 @@ void report_open(const char *what, long result, int error);
         errno = error_; \
         result_; \
     })
-/* The same for a call that makes a descriptor, whose number is not printed. */
+/* CALL for a call that returns a descriptor, whose number is not printed. */
 #define OPEN(expression) \
     ({ \
         errno = 0; \
@@ -85,7 +85,7 @@ void report_open(const char *what, long result, int error);
         errno = error_; \
         result_; \
     })
-/* A call that must work, else the case ends there. */
+/* Makes a call, and ends the program if the call fails. */
 #define MUST(expression) \
     ({ \
         long result_ = (long)(expression); \
@@ -93,38 +93,38 @@ void report_open(const char *what, long result, int error);
         result_; \
     })
 
-/* A TCP socket of this family and of these flags. */
+/* Returns a TCP socket. `flags` are those of socket(2). */
 int tcp(int family, int flags);
-/* A listener on the loopback address of this family, any port; its address in `at`. */
+/* Returns a listener on the family's loopback address and any port. Stores its address in `at`. */
 int listener(int family, int backlog, struct sockaddr_storage *at, socklen_t *len);
-/* Connects to it. */
+/* Returns a socket that is connected to `at`. */
 int dial(const struct sockaddr_storage *at, socklen_t len);
-/* Two ends of a TCP connection over 127.0.0.1. */
+/* Makes both ends of a TCP connection over 127.0.0.1. */
 void pair(int *client, int *server);
-/* Close-on-exec from their birth: no exec of another thread keeps them. */
+/* pair() with ends that are close-on-exec from their creation: no child of another thread has them after its exec. */
 void pair_closed_by_exec(int *client, int *server);
 void pair_of(int family, int *client, int *server);
-/* Sends all / receives exactly that many, or ends the case. */
+/* Send or receive exactly `len` bytes, or end the program. */
 void put(int fd, const void *data, size_t len);
 void get(int fd, void *data, size_t len);
-/* Waits until poll says these events (at least one of them); returns all of the wanted that are so. */
+/* Waits until poll(2) reports one of the events. Returns all that it reported. */
 short await(int fd, short events);
-/* Waits until FIONREAD says at least this. */
+/* Waits until FIONREAD reports at least `bytes`. */
 void await_bytes(int fd, int bytes);
-/* Waits until that thread of ours, or process, sleeps. */
+/* Waits until a thread of ours or a process sleeps. Calls again() if it has ended. */
 void await_asleep(pid_t tid);
-/* Waits until that thread of ours, or process, sleeps or has ended. */
+/* Waits until a thread of ours or a process sleeps or has ended. */
 void await_settled(pid_t tid);
 pid_t thread_id(void);
 /* Waits for a child and prints how it ended. */
 void reap(pid_t child);
-/* Sends until the connection takes no more (the descriptor is made non-blocking and left so); how many bytes went. */
+/* Sends until the connection takes no more. Returns the number of bytes. The descriptor stays non-blocking. */
 size_t fill(int fd);
-/* Receives all until end of stream; how many bytes. */
+/* Receives until the end of the stream. Returns the number of bytes. */
 size_t drain(int fd);
-/* Names of poll or epoll events. */
+/* Returns the names of poll or epoll events. */
 const char *events(unsigned mask);
-/* Milliseconds of the monotonic clock. */
+/* Returns the monotonic clock in milliseconds. */
 int64_t now_ms(void);
 void again(void);
 void late(void);

@@ -1,4 +1,4 @@
-/* Signals during calls that wait, with and without SA_RESTART, and calls with a time limit. */
+/* Signals during calls that block, with and without SA_RESTART, and calls with a time-out. */
 #include "semantics.h"
 #include <setjmp.h>
 #include <stdatomic.h>
@@ -98,7 +98,7 @@ static void interrupt(int flags) {
         pthread_kill(thread, SIGUSR1);
         while (!handled) usleep(100);
         await_settled(sleeper);
-        /* One that went on waiting gets what it waits for. */
+        /* Ends a call that was restarted. */
         if (how == ACCEPT) close(dial(&where, where_len));
         else if (how == SEND) {
             char *block = malloc(sent);
@@ -151,7 +151,7 @@ static void time_limits(void) {
     CALL(setsockopt(a, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
 }
 
-/* Calls from a handler, while the same thread waits in one on the same socket. */
+/* A handler makes calls on the socket on which its thread sleeps. */
 static int in_handler;
 static void sends_from_handler(int signal) {
     (void)signal;
@@ -185,7 +185,7 @@ static void calls_in_handler(void) {
     say("handler's calls %d", handled);
 }
 
-/* A timer that fires all the time while bytes move disturbs nothing but the calls it interrupts. */
+/* A timer interrupts recv all the time. No byte is lost. */
 static void storm(void) {
     int a, b;
     pair(&a, &b);
@@ -232,7 +232,7 @@ static void asynchronous(void) {
 
 static void other_handler(int signal) { (void)signal; }
 
-/* Whether a process has yet to handle a signal. */
+/* Returns whether a process has a pending signal. */
 static bool signal_pends(pid_t pid) {
     char path[64], text[4096];
     snprintf(path, sizeof path, "/proc/%d/status", pid);
@@ -244,7 +244,7 @@ static bool signal_pends(pid_t pid) {
     return pending && strtoull(pending + 9, NULL, 16);
 }
 
-/* Whether a call goes on is the business of the handler that ran, not of others that are installed. */
+/* The flags of the handler that ran decide whether a call is restarted, not those of other handlers. */
 static void by_handler(void) {
     struct sigaction restarts = {.sa_handler = handler, .sa_flags = SA_RESTART};
     struct sigaction ends = {.sa_handler = handler, .sa_flags = 0};
@@ -263,7 +263,7 @@ static void by_handler(void) {
                 _exit(0);
             }
             await_asleep(child);
-            /* A byte that arrives before the signal is handled would end the call with the byte. */
+            /* A byte that arrives before the handler runs would end the call. */
             MUST(kill(child, SIGUSR1));
             do usleep(1000);
             while (signal_pends(child));
@@ -276,7 +276,7 @@ static void by_handler(void) {
     }
 }
 
-/* What a program is told of its handlers. */
+/* sigaction and signal return the handlers as they were installed. */
 static void as_given(void) {
     struct sigaction was, first = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_NODEFER};
     MUST(sigaction(SIGUSR1, &first, NULL));
@@ -312,7 +312,7 @@ static void as_given(void) {
 static sigjmp_buf back;
 static void jumps(int signal) { siglongjmp(back, signal); }
 
-/* A handler that jumps out of calls that wait: the sockets are as whole as after the kernel's calls. */
+/* A handler jumps out of calls that sleep. The sockets go on working. */
 static void jumped(void) {
     int a, b, c;
     struct sigaction action = {.sa_handler = jumps, .sa_flags = SA_RESTART};
@@ -354,7 +354,7 @@ static void jumped(void) {
     CALL(connect(tcp(AF_INET, 0), (struct sockaddr *)&where, where_len));
 }
 
-/* The same while bytes move, at any point of a call. */
+/* A handler jumps out of calls at any point, while bytes move. */
 static void jumped_anywhere(void) {
     int a, b;
     pair(&a, &b);
@@ -380,13 +380,13 @@ static void jumped_anywhere(void) {
         }
     }
     CALL(recv(b, text, sizeof text, MSG_WAITALL) == sizeof text);
-    /* Copies that were jumped over are open still. */
+    /* Closes the copies whose close was jumped over. */
     closefrom(3);
     reap(child);
 }
 
-/* The same out of what a socket does once: a listener's first accept, a client's first connect, a fork. No number is left behind, the next
- * accept has the connection, and both ends are told when the other one closes. */
+/* A handler jumps out of a listener's first accept, a client's first connect, and fork. No descriptor stays open, the
+ * next accept returns the connection, and its end gets an event when the client closes. */
 static void jumped_early(void) {
     struct sigaction action = {.sa_handler = jumps, .sa_flags = SA_RESTART};
     MUST(sigaction(SIGALRM, &action, NULL));
@@ -411,7 +411,7 @@ static void jumped_early(void) {
                 }
             }
         MUST(setitimer(ITIMER_REAL, &never, NULL));
-        /* Where each was too short. */
+        /* If the timer interrupted every connect. */
         connect(c, (struct sockaddr *)&where, where_len);
         while (waitpid(-1, NULL, 0) > 0) continue;
         struct pollfd ready = {l, POLLIN, 0};
@@ -427,7 +427,8 @@ static void jumped_early(void) {
     say("left %d, stalled %d", left, stalled);
 }
 
-/* A stop and SIGCONT, where a handler without SA_RESTART is installed that does not run: accept(2) goes on. */
+/* accept(2) goes on after SIGSTOP and SIGCONT, although a handler without SA_RESTART is installed, which does not
+ * run. */
 static void stopped(void) {
     install(0);
     int l = listener(AF_INET, 8, &where, &where_len);
@@ -458,8 +459,8 @@ static void forks(int signal) {
     if (!forked_in_handler) siglongjmp(out_of_accept, 1);
 }
 
-/* A child that a handler in the middle of accept has forked jumps out of it. Its parent's accept goes on; when both have closed the
- * listener there is none. */
+/* A handler in the middle of accept forks, and the child jumps out of the handler. The parent's accept goes on. When
+ * both have closed the listener, its port is closed. */
 static void accept_forks_in_handler(void) {
     int l = listener(AF_INET, 5, &where, &where_len), gate[2];
     MUST(pipe(gate));
@@ -502,7 +503,7 @@ static void forks_and_waits(int signal) {
 static void *opens_and_connects(void *connects) {
     while (!over) {
         int s = tcp(AF_INET, SOCK_CLOEXEC);
-        /* So that no port is kept for a minute. */
+        /* A reset avoids TIME_WAIT, which would hold the port for a minute. */
         struct linger none = {1, 0};
         if (connects) setsockopt(s, SOL_SOCKET, SO_LINGER, &none, sizeof none);
         if (connects && connect(s, (struct sockaddr *)&where, where_len) < 0) die("connect: %s", name_of(errno));
@@ -519,7 +520,7 @@ static void *takes(void *listener) {
     }
 }
 
-/* A handler that forks in the middle of whatever its thread does, while the others do the same: it waits for none of them. */
+/* Handlers fork in the middle of calls of several threads. No fork waits for another thread. */
 static void forks_in_handlers(void) {
     int l = listener(AF_INET, 64, &where, &where_len);
     pthread_t taker, threads[4];
@@ -533,7 +534,7 @@ static void forks_in_handlers(void) {
     MUST(setitimer(ITIMER_REAL, &never, NULL));
     over = true;
     for (int i = 0; i < 4; i++) MUST(pthread_join(threads[i], NULL));
-    /* A fork that waits for another thread may take a second, on a machine with other work too. */
+    /* A fork that waits for another thread takes a second, but so may a fork on a busy machine. */
     if (longest_ms >= 1000) late();
     say("each within a second");
 }
@@ -550,14 +551,15 @@ static void copies(int signal) {
 static void *allocates(void *unused) {
     (void)unused;
     while (!over) {
-        /* For the compiler not to leave it out. */
+        /* volatile keeps the compiler from removing the call. */
         void *volatile some = malloc(3000);
         free(some);
     }
     return NULL;
 }
 
-/* A handler that copies and closes a descriptor in the middle of malloc, while another thread's fork waits for malloc's lock. */
+/* A handler duplicates and closes a descriptor in the middle of malloc, while another thread's fork waits for
+ * malloc's lock. */
 static void fork_beside_malloc(void) {
     pthread_t threads[2];
     copied = tcp(AF_INET, 0);
@@ -571,7 +573,7 @@ static void fork_beside_malloc(void) {
     MUST(pthread_sigmask(SIG_BLOCK, &alarm, NULL));
     struct itimerval often = {{0, 100}, {0, 100}}, never = {0};
     MUST(setitimer(ITIMER_REAL, &often, NULL));
-    /* Where they wait for each other that takes a second. */
+    /* A fork during which the two wait for each other takes a second. */
     int64_t end = now_ms() + 3000;
     for (int i = 0; i < 2000 && now_ms() < end; i++) {
         pid_t child = (pid_t)MUST(fork());
@@ -592,7 +594,7 @@ static void comes(int signal) {
     came = 1;
 }
 
-/* A signal that comes to a child as soon as it is there: its handler runs. */
+/* A child that gets a signal right after its fork runs the handler. */
 static void to_a_new_child(void) {
     struct sigaction action = {.sa_handler = comes};
     MUST(sigaction(SIGUSR1, &action, NULL));

@@ -1,4 +1,4 @@
-/* Threads on one socket: many readers and writers, close and shutdown while another thread waits. */
+/* Threads on one socket: many readers and writers, close, shutdown and cancellation while another thread waits. */
 #include "semantics.h"
 
 static char text[64];
@@ -77,7 +77,7 @@ static void shutdown_wakes(void) {
     join(thread);
 }
 
-/* The kernel lets a call that waits keep the open file: bytes still arrive, the peer sees no end. */
+/* A sleeping call holds the open file description after close: bytes still arrive, and the peer gets no end. */
 static void close_while_waiting(void) {
     int a, b;
     pthread_t thread;
@@ -119,7 +119,7 @@ static void dup2_while_waiting(void) {
     say("%c", text[0]);
 }
 
-/* Messages of 64 bytes by eight writers and read by eight readers: none torn when each is one send of at most that. */
+/* Eight writers send messages of 64 bytes to eight readers. No message is torn. */
 static int ends[2];
 static unsigned counts[8];
 static int sum;
@@ -160,7 +160,7 @@ static void many_on_one(void) {
     for (int i = 0; i < 8; i++) say("of %d: %u", i, counts[i]);
 }
 
-/* Threads that open and close while others do: numbers are never mixed up. */
+/* Several threads open and close connections. No connection gets another one's bytes. */
 static void *opens(void *data) {
     struct sockaddr_storage at;
     socklen_t len;
@@ -219,7 +219,7 @@ static void *poll_and_accept_one(void *data) {
     return NULL;
 }
 
-/* All are asleep when the first connection of a process comes; the second one has to wake the next of them too. */
+/* Four threads sleep when a process connects for the first time. Each of its connections wakes one of them. */
 static void accept_when_asleep(void) {
     for (int polls = 0; polls < 2; polls++) {
         pthread_t threads[4];
@@ -277,7 +277,7 @@ static void cancellation(void) {
     say("cancelled in accept %d", end == PTHREAD_CANCELED);
 }
 
-/* The first pthread_cancel of the process, for a thread that has been asleep for seconds. */
+/* The first pthread_cancel of the process cancels a thread that has slept for two seconds. */
 static void first_cancellation(int what) {
     int a, b;
     void *end;
@@ -305,7 +305,7 @@ static void *idle(void *data) {
     return data;
 }
 
-/* The process has cancelled a thread, which has nothing to do with the others. */
+/* Cancels a thread that does nothing, so that the process has used pthread_cancel. */
 static void cancel_an_idle_one(void) {
     pthread_t thread;
     void *end;
@@ -351,7 +351,7 @@ static void *sends_two(void *data) {
     return NULL;
 }
 
-/* Cancelled, and does not act on it. */
+/* Receives with cancellation disabled, while another thread cancels this one. */
 static void *receives_two_disabled(void *data) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);

@@ -66,8 +66,8 @@ int dial(const struct sockaddr_storage *at, socklen_t len) {
     return fd;
 }
 
-/* Bytes in both directions before a case begins, with SEMANTICS_WARM: a reader that is awake whenever a byte is sent takes the
- * ring. */
+/* With SEMANTICS_WARM, a new connection carries some bytes in both directions before the case uses it. The ring
+ * carries a byte whose reader is awake. */
 enum { WARM_ROUNDS = 20 };
 
 static void *echo(void *fd) {
@@ -161,11 +161,11 @@ void await_bytes(int fd, int bytes) {
 
 pid_t thread_id(void) { return (pid_t)syscall(SYS_gettid); }
 
-/* A task counts as asleep after this many looks in a row that find it asleep, over at least this time. On a busy machine
- * 30 ms may pass between two looks. */
+/* A task counts as asleep if LOOKS reads of its state in a row find it asleep, over at least ASLEEP_MS. On a busy
+ * machine 30 ms may pass between two reads. */
 enum { LOOKS = 10, ASLEEP_MS = 30 };
 
-/* The state of a thread or process as in /proc: 'S' sleeps; 0 if it has ended, or is a zombie that nobody has reaped. */
+/* Returns the state of a thread or process from /proc: 'S' is asleep. Returns 0 if it has ended or is a zombie. */
 static char state_of(pid_t tid) {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", tid);
@@ -180,7 +180,7 @@ static char state_of(pid_t tid) {
     return after[2];
 }
 
-/* Waits until a task is asleep (true) or has ended (false). */
+/* Waits until a task sleeps or has ended. Returns true if it sleeps. */
 static bool falls_asleep(pid_t tid) {
     int64_t since = now_ms();
     for (int asleep = 0; asleep < LOOKS || now_ms() - since < ASLEEP_MS;) {
@@ -194,7 +194,8 @@ static bool falls_asleep(pid_t tid) {
 }
 
 void await_asleep(pid_t tid) {
-    /* Ended already: it has not slept, or nobody has looked for long. A case that ends so each time has failed. */
+    /* The task has ended. Either it never slept, or this process read its state too late and the case must run
+     * again. A case that ends here in every run has failed. */
     if (!falls_asleep(tid)) again();
 }
 
@@ -219,7 +220,7 @@ size_t fill(int fd) {
             sent += n;
             refused = 0;
         } else if (errno == EAGAIN) {
-            refused++; /* the peer's window may open again, on a busy machine after some time */
+            refused++; /* the peer's window may open again; on a busy machine this takes some time */
             usleep(5000);
         } else {
             die("fill: %s", name_of(errno));
@@ -268,10 +269,11 @@ int64_t now_ms(void) {
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* The machine was too slow for the case to say anything: who runs it does so again. */
+/* The machine was too slow for the case to be valid. The test runs it again. */
 void again(void) { _exit(75); }
 
-/* Late by so much that it may have been ours that forgot somebody, and not the machine: again, but not often. */
+/* An event came so late that the library may have lost a wake-up. The test runs the case again, but only a few
+ * times. */
 void late(void) { _exit(74); }
 
 void set_int(int fd, int level, int option, int value) { MUST(setsockopt(fd, level, option, &value, sizeof value)); }

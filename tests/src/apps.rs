@@ -29,8 +29,8 @@ impl Stack {
         }
     }
 
-    /// The stack under test: fastsock, unless `FS_TEST_STACK=kernel` asks whether the harness
-    /// itself holds.
+    /// Returns the stack under test: fastsock, or the kernel's with `FS_TEST_STACK=kernel`, to test
+    /// the harness itself.
     pub fn under_test() -> Result<Stack> {
         match std::env::var("FS_TEST_STACK").as_deref() {
             Err(_) | Ok("fastsock") => Ok(Stack::Fastsock),
@@ -52,7 +52,7 @@ pub enum LinkChoice {
 /// The options that every program of ours has for its stack.
 #[derive(Clone, Debug)]
 pub struct StackOptions {
-    /// Whose sockets.
+    /// The stack.
     pub stack: Stack,
     /// See [`LinkChoice`].
     pub link: LinkChoice,
@@ -164,8 +164,8 @@ fn is_newer(file: &Path, sources: impl IntoIterator<Item = PathBuf>) -> bool {
     sources.into_iter().all(|source| changed(&source).is_some_and(|changed| changed < made))
 }
 
-/// Creates a file that tests of several processes use. It is created under another name first, so
-/// that none sees a part of it.
+/// Creates a file that several test processes use. Creates it under another name first, so that no
+/// process sees a part of it.
 pub fn made<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let mut name = path.file_name().context("no name")?.to_owned();
     name.push(format!(".{}", std::process::id()));
@@ -175,7 +175,7 @@ pub fn made<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> 
         Ok(made)
     });
     if result.is_err() {
-        // It may not have been begun.
+        // The file may not exist.
         let _ = std::fs::remove_file(&part);
     }
     result
@@ -252,8 +252,8 @@ impl Nginx {
         let config = dir.join("nginx.conf");
         let listens: String = listen.iter().map(|at| format!("    listen {at} backlog=4096;\n")).collect();
         let d = dir.display();
-        // "user root" so that workers reach the folders of the user that runs this. The lab is not
-        // reachable from outside.
+        // "user root" lets workers read the directories of the user that runs the test. The lab is
+        // not reachable from outside.
         std::fs::write(
             &config,
             format!(

@@ -179,7 +179,7 @@ pub struct WrkOptions {
 }
 
 impl WrkOptions {
-    /// 256 connections, 2 threads.
+    /// Creates options with 256 connections and 2 threads.
     pub fn new(seconds: u32, close: bool) -> Self {
         Self { threads: 2, connections: 256, seconds, close, cpus: None }
     }

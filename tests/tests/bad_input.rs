@@ -63,8 +63,8 @@ fn no_such_device() -> Result<()> {
 fn missing_capability_is_named() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
-        // Each of them is needed, so each must be named if it alone is missing. CAP_SYS_ADMIN
-        // replaces some of them.
+        // Each capability is needed, so the error must name each one that alone is missing.
+        // CAP_SYS_ADMIN replaces some of them.
         for (drop, name) in [("net_admin", "CAP_NET_ADMIN"), ("net_raw", "CAP_NET_RAW")] {
             let wrapper = ["setpriv", &format!("--bounding-set=-{drop},-sys_admin")];
             refuses(lab, &format!("without-{drop}"), &mut proxy(lab, &fastsock(), &wrapper)?, &[name])?;
@@ -154,7 +154,7 @@ fn backend_that_is_down_gives_502_and_a_log_line() -> Result<()> {
 fn too_little_locked_memory() -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
-        // With CAP_IPC_LOCK the limit does not apply.
+        // CAP_IPC_LOCK overrides the limit.
         let wrapper = ["prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock,-sys_resource"];
         refuses(lab, "memlock", &mut proxy(lab, &fastsock(), &wrapper)?, &["MEMLOCK"])?;
         nothing_left(lab)

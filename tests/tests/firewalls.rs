@@ -96,8 +96,9 @@ fn connections_get_a_ring_behind_usual_firewalls() -> Result<()> {
     })
 }
 
-/// Each rule stops the bytes of a connection with a ring, while another connection goes on. A rule
-/// that drops resets nothing: without it the connection goes on. A rule that rejects ends it.
+/// Each rule stops the bytes of a connection with a ring, and another connection goes on. A rule
+/// that drops resets nothing, and the connection goes on after its removal. A rule that rejects
+/// ends the connection.
 #[test]
 fn later_rule_stops_a_connection_with_a_ring() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };

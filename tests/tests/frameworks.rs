@@ -173,7 +173,7 @@ fn reqwest_with_the_library() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
         ask(&said, &["reqwest"])?;
-        // Whether a ring also carries is luck: each body has a connection of its own, and a reader that
+        // Not every body uses a ring: each body has a connection of its own, and a reader that
         // never catches up stays with the kernel (C5 in docs/PRELOAD.md).
         let promoted = daemon.reported("promoted");
         ensure!(promoted > 0, "no socket got a ring");
@@ -204,7 +204,7 @@ fn postgres(lab: &Lab) -> Result<Proc> {
     Ok(proc)
 }
 
-/// Where the client listens on a device that the program's runtime does not have.
+/// The client's address on a device that the program's runtime does not use.
 const OTHER: &str = "10.77.3.2";
 
 /// A device of the host with a device of another namespace as its peer.

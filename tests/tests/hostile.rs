@@ -104,7 +104,7 @@ fn file_whose_close_waits_blocks_nobody() -> Result<()> {
         command.arg(workspace().join("tests/hostile/fuse.py")).arg(daemon.control()).arg(lab.dir().join("fuse"));
         let mut hostile = attacks(lab, "hostile", command, "held")?;
         let served = serves(lab, &mut daemon, "with files that are not closed");
-        // Without the file system no thread is blocked any more.
+        // After the end of the file system no thread is blocked any more.
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", hostile.pid()))?;
         for pid in children.split_whitespace() {
             finish(Command::new("kill").args(["-KILL", pid]), "kill")?;
@@ -209,7 +209,7 @@ fn scribbling_clients_lose_their_own_connections_only() -> Result<()> {
             command
                 .args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "env"])
                 .args(daemon.environment());
-            // It may crash by what it does to itself.
+            // The hostile process may crash itself.
             let output = command
                 .args(["timeout", "-k", "1", "150", "/usr/bin/python3", "-c", SCRIBBLES, "7471", seed])
                 .output()?;

@@ -26,7 +26,7 @@ fn idle_proxy_uses_at_most_one_percent_of_a_core() -> Result<()> {
             clients::download(lab, &proxy.url(mode), &small)?;
         }
         std::thread::sleep(Duration::from_secs(1));
-        // In one of three attempts: on a busy machine earlier work may take long to end.
+        // One of three attempts must succeed: on a busy machine earlier work may take long to end.
         let mut share = f64::MAX;
         for _ in 0..3 {
             let before = proxy.proc.cpu_seconds()?;

@@ -54,7 +54,7 @@ fn ended(stage: &Stage, signal: &str, how: &str) -> Result<(u64, String, u64)> {
     let mut server = stage.server("/usr/bin/python3");
     let mut server = stage.lab.spawn("writes", server.args(["-c", WRITES, stage.host, port, how]))?;
     let mut client = stage.client("bash");
-    // Until the server listens.
+    // Waits until the server listens.
     let script = "until \"$@\" 2>/dev/null; do sleep 0.05; done";
     let client = client.args(["-c", script, "bash", "/usr/bin/python3", "-c", READS, stage.host, port]).arg(&gone);
     let mut client = stage.lab.spawn("reads", client)?;

@@ -39,7 +39,7 @@ fn ping_and_a_kernel_server_work_next_to_the_proxy() -> Result<()> {
                     clients::download(lab, &base, &small)?;
                 }
             }
-            // And outwards: the host's own kernel reaches the backend of the proxy.
+            // Outgoing connections: the host's kernel reaches the proxy's backend.
             let answer = lab.run(Ns::Host, "curl", &["-sS", "--max-time", "60", &format!("http://{BACKEND}/hello")])?;
             ensure!(answer == "hello", "curl from the host's kernel got {answer:?}");
             load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))?

@@ -37,7 +37,7 @@ fn daemons(control: &Path) -> Result<Vec<u32>> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // It may end in between.
+        // The process may exit in between.
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         if String::from_utf8_lossy(&line).contains(&wanted) {
             all.push(pid);
@@ -81,7 +81,7 @@ fn run_starts_one_daemon_and_uses_a_running_one() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let control = lab.dir().join("run/control.sock");
-        // Several at once, for the first time, and with the socket that a killed one has left.
+        // Starts several daemons at once, without a socket and with the socket of a killed one.
         for round in 0..4 {
             let all = std::thread::scope(|scope| {
                 let all = [(); 8].map(|()| scope.spawn(|| run(lab, &control, &[])));
@@ -189,7 +189,7 @@ while True: kept.append(s.accept())";
             ensure!(took < PATIENCE, "{at}: {took:?}");
             let ours = said(&output).lines().filter(|line| line.starts_with("fastsock: ")).count();
             ensure!(ours == 1, "{at}: {}", said(&output));
-            // A client works too, whatever answers there.
+            // A client starts too, whatever process answers at the socket.
             let ask = "import socket
 l = socket.create_server(('127.0.0.1', 0))
 a = socket.create_connection(l.getsockname()); b, _ = l.accept()
@@ -254,7 +254,7 @@ fn errors_are_reported_once_and_leave_nothing() -> Result<()> {
     })
 }
 
-/// A program for Linux on x86-64, without a loader, that ends at once with 0.
+/// A program for Linux on x86-64 without a loader, which exits with 0.
 #[cfg(target_arch = "x86_64")]
 fn static_program() -> Vec<u8> {
     // mov eax, 60; xor edi, edi; syscall
@@ -386,7 +386,7 @@ fn fuser_ends_one_service_only() -> Result<()> {
             Ok(server)
         };
         let (mut victim, mut other) = (serve(7464)?, serve(7465)?);
-        // It keeps its connections for the whole test.
+        // The process keeps its connections for the whole test.
         let mut load = daemon.command(lab, "redis-benchmark");
         let mut load = lab.spawn("load", load.args(["-q", "-p", "7465", "-n", "100000000", "-c", "3", "-t", "get"]))?;
         let mut idle = daemon.command(lab, "redis-cli");

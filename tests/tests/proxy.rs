@@ -15,8 +15,8 @@ const MODES: [Mode; 2] = [Mode::Http, Mode::Tcp];
 /// A reload takes milliseconds.
 const RELOAD_LIMIT: Duration = Duration::from_secs(60);
 
-/// A lab with nginx behind a running proxy. `body` gets all of it. Afterwards the proxy must still
-/// be healthy and stop when told to.
+/// A lab with nginx behind a running proxy. Runs `body`. Afterwards the proxy must still be
+/// healthy, and stop on request.
 fn with_proxy(test: impl FnOnce(&Lab, &Proxy, &Nginx) -> Result<()>, bodies: &[&Body]) -> Result<()> {
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
@@ -84,8 +84,8 @@ fn large_body(body: (&'static str, u64)) -> Result<()> {
     )
 }
 
-/// Both paths lose large packets, which are merged segments, those of forwarded frames too. What is sent
-/// again arrives, because it is single segments.
+/// Both paths lose large packets. These are merged segments, also of forwarded frames.
+/// Retransmissions arrive, because they are single segments.
 #[test]
 fn bodies_arrive_over_paths_that_drop_merged_packets() -> Result<()> {
     const RULES: &str = "table inet lossy { counter lost { } ; chain c { type filter hook prerouting priority -300 ; \

@@ -12,7 +12,7 @@ use fs_tests::{Lab, Ns, Stack};
 const BEHIND: &str = "10.8.0.5";
 const NETWORK: &str = "10.8.0.0/24";
 
-/// What the kernel is told, and how it is taken back.
+/// A command that changes the kernel's routes, and the command that reverses it.
 type Case = (&'static str, &'static [&'static [&'static str]], &'static [&'static [&'static str]]);
 
 const CASES: [Case; 4] = [

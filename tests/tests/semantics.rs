@@ -1,4 +1,4 @@
-//! The same program of socket calls makes the same observations on the kernel and under the library
+//! A program of socket calls makes the same observations on the kernel and under the library
 //! (`tests/semantics`). Each case runs with connections whose ring has carried some bytes
 //! (SEMANTICS_WARM) and, in `make proof`, with fresh ones.
 
@@ -8,7 +8,7 @@ use fs_tests::unmodified::semantics::{Observed, Semantics, difference};
 use fs_tests::{Lab, Ns};
 use std::process::Command;
 
-/// Whether a case's connections begin with some bytes in both directions.
+/// The state of a case's connections at its start: fresh, or after some bytes in both directions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connections {
     Fresh,

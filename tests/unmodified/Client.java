@@ -1,6 +1,6 @@
 import java.net.URL;
 
-/** GETs a URL twenty times and prints how many bytes came: Client URL. */
+/** GETs a URL twenty times and prints the number of bytes: Client URL. */
 public class Client {
     public static void main(String[] args) throws Exception {
         long total = 0;

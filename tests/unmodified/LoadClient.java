@@ -5,7 +5,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** Eight threads GET /10k, every second one over a new connection; prints what the client "asker" of make compat prints. */
+/** Eight threads GET /10k, every second time over a new connection. The output is that of the client "asker" of make compat. */
 class LoadClient {
     static final AtomicLong right = new AtomicLong();
     static final Map<String, Long> wrong = new TreeMap<>();

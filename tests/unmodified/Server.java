@@ -4,7 +4,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.concurrent.Executors;
 
-/** The directory over HTTP: Server HOST PORT. */
+/** Serves the directory over HTTP: Server HOST PORT. */
 public class Server {
     public static void main(String[] args) throws Exception {
         HttpServer server = HttpServer.create(new InetSocketAddress(args[0], Integer.parseInt(args[1])), 128);

@@ -1,6 +1,6 @@
 // Node's cluster module with two workers: cluster.js SCHEDULING HOST PORT, SCHEDULING rr (the primary accepts and hands each
 // connection to a worker) or none (the workers share the listener). Answers each request with its body. SIGUSR2 replaces
-// the workers, one after the other; one that dies is replaced.
+// the workers one after the other. A worker that dies is replaced.
 const cluster = require('node:cluster');
 const http = require('node:http');
 const [scheduling, host, port] = process.argv.slice(2);

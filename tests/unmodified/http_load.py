@@ -1,8 +1,8 @@
 """Four threads GET a URL until SIGTERM: http_load.py HOST PORT PATH. Two connect for each request; two keep a connection for
 900 requests, fewer than nginx's keepalive_requests and enough for a ring.
 
-Prints one line of JSON for each 0.2 s, {"requests": so many so far, "errors": {what: how many so far}}. A kept connection that ends
-before the first byte of a response is no error, since a server may close it at any time: the request is repeated.
+Prints one line of JSON every 0.2 s, with the totals so far: {"requests": N, "errors": {ERROR: N}}. If a kept connection ends before
+the first byte of a response, the request is repeated and no error counted, because a server may close it at any time.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A directory over HTTP by the servers that Python programs use: http_servers.py KIND HOST PORT, in the directory.
+"""Serves the current directory over HTTP with the servers that Python programs use: http_servers.py KIND HOST PORT.
 
 KIND: threaded (a thread for each connection), forking (a process for each), asyncio (one thread, non-blocking sockets).
 """

@@ -1,5 +1,5 @@
-"""Eight threads POST bodies and look whether they come back, each time over a new blocking connection; prints what the client "asker" of
-make compat prints: load_client.py --to HOST:PORT --requests N.
+"""Eight threads POST bodies and compare the answers, each time over a new blocking connection: load_client.py --to HOST:PORT
+--requests N. The output is that of the client "asker" of make compat.
 
 Some requests are made by a forked child, and some with a program run in the middle of them.
 """
@@ -22,7 +22,7 @@ lock = threading.Lock()
 
 
 def ask(number):
-    """What was wrong; None: nothing."""
+    """Returns what is wrong with the response, or None."""
     body = f"{number} ".encode() * (1 if number % 10 else 3000)
     path = {3: "fork", 13: "spawn", 23: "system"}.get(number % 400, "echo")
     head = f"POST /{path} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"

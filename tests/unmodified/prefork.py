@@ -1,5 +1,5 @@
-"""A server of blocking sockets: PROCESSES of socketserver's, each with a thread for each connection, that answer a request with its
-body: prefork.py PROCESSES HOST PORT. One that ends has a successor; SIGHUP: all have.
+"""A server with blocking sockets: prefork.py PROCESSES HOST PORT. Each process has a thread for each connection (socketserver) and
+answers a request with its body. A process that exits is replaced. SIGHUP replaces all.
 
 Each process forks and runs programs in the middle of its connections, as the handlers of such servers do.
 """
@@ -26,7 +26,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             subprocess.run(["true"], check=True)
         elif self.path == "/system":
             os.system("true")
-        # One write: the head and the body would wait for each other otherwise.
+        # One write: in two, Nagle's algorithm would hold the body until the head is acknowledged.
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n"
         if self.close_connection:
             head += "Connection: close\r\n"

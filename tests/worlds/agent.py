@@ -1,4 +1,4 @@
-"""A process of a random world (tests/src/worlds): serves, or dials as it is told on standard input.
+"""A process of a random world (tests/src/worlds): serves, or dials as commands on standard input say.
 
   agent.py serve NAME PORT...     answers each message of 32 bytes with its name, port and the client's address
   agent.py dial                   reads lines "dial ID ADDRESS PORT PATIENCE_S", "flow ID ADDRESS PORT PACE_S" and
@@ -11,7 +11,7 @@ import threading
 import time
 
 SIZE = 32
-# Enough for a ring: four calls in each direction, and some that use it.
+# Enough messages for a ring, which needs four calls in each direction, and some that use it.
 ROUNDS = 30
 
 
@@ -32,7 +32,7 @@ def exactly(connection, size):
 def serve(name, ports):
     def answer(connection, port):
         with connection:
-            # The client's address shows how it was translated; its port is chance.
+            # The client's address shows how it was translated. Its port is random.
             reply = f"{name}:{port} {connection.getpeername()[0]}".encode()[:SIZE].ljust(SIZE)
             try:
                 while True:
@@ -81,7 +81,7 @@ class Flow:
     def run(self, address, port, pace):
         try:
             with connect(address, port, 5) as connection:
-                # Without a time-out Python waits in recv(2) itself.
+                # Without a time-out, Python blocks in recv(2) and not in poll(2).
                 connection.settimeout(None)
                 self.connection = connection
                 while True:

@@ -16,7 +16,7 @@ pub(crate) fn tests(run: &mut Run, profile: &str, arguments: &[&str], limit_s: u
     // A prefix for the run's network namespaces, so that they can be removed even if tests are
     // killed.
     let lab = format!("fst{}", std::process::id());
-    // Of their temporary files too.
+    // The same prefix is used for their temporary files.
     let files = std::env::temp_dir().join(&lab);
     if let Err(error) = temporary(&files) {
         return Outcome::one(&format!("{}: {error}", files.display()), false);

@@ -21,7 +21,7 @@ pub(crate) const PERCENTILES: [f64; 8] = [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.
 pub(crate) struct Replayed {
     pub(crate) requests: u64,
     pub(crate) errors: u64,
-    /// The highest number of connections open at once.
+    /// The maximum number of connections that were open at the same time.
     pub(crate) concurrent: u64,
     /// Seconds from the first request to the last answer.
     pub(crate) seconds: f64,

@@ -46,7 +46,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     for load in [Load::Bulk, Load::Requests] {
         let mut outcomes: Vec<Vec<Option<Outcome>>> = KINDS.iter().map(|_| Vec::new()).collect();
         for &connections in counts {
-            // In turns, so that other load on the machine affects all.
+            // Alternates between the models, so that other load on the machine affects all.
             for ((name, kind), outcomes) in KINDS.iter().zip(&mut outcomes) {
                 let what = format!("{name}, {connections} connections");
                 let measured = timed(setting(*kind, connections, load, 2), time / 4, time);

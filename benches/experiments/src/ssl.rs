@@ -100,7 +100,7 @@ pub(crate) fn proxies(run: &mut Run) -> Result<()> {
 struct Identity {
     certificate: PathBuf,
     key: PathBuf,
-    /// Both in one file, for HAProxy.
+    /// Certificate and key in one file, for HAProxy.
     both: PathBuf,
 }
 

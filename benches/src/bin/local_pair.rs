@@ -152,7 +152,7 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Keeps the processor for so long.
+/// Spins for this time.
 fn busy(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {

@@ -34,8 +34,8 @@ fn readme_program_equals_the_example() {
     assert_eq!(Some(block), example.split_once("\n\n").map(|(_doc, program)| program));
 }
 
-/// In a user namespace without rights to the machine's devices, and a network namespace without
-/// devices.
+/// Runs README's program in a user namespace without rights to the machine's devices, and a network
+/// namespace without devices.
 #[test]
 fn readme_program_runs_without_rights_and_device() {
     let test = "readme_program_runs_without_rights_and_device";

@@ -1,4 +1,5 @@
-//! The daemon's thread: answers programs and follows the kernel. No packet passes it.
+//! The daemon's thread: answers programs and follows the kernel's changes. No packet passes through
+//! it.
 
 use crate::error::Error;
 use crate::pair::Wanted;
@@ -23,13 +24,13 @@ use std::thread::JoinHandle;
 const PROGRAMS_OF_A_USER: usize = 64;
 /// Sockets of one program that prove leases: as many as it has ports, with room for addresses.
 const PROOFS: usize = 65_536;
-/// Most memory of a program, which stays in RAM: 64 cores with the usual frames.
+/// Maximum memory of a program, which is locked in RAM: 64 cores with the usual frames.
 const MEMORY_MAX: u64 = 2 << 30;
 
 /// Returns whether a process may have the packets for an address.
 pub type Permit = Box<dyn Fn(&Process, SocketAddr) -> bool + Send>;
 
-/// What other threads tell the broker.
+/// Messages of other threads to the broker.
 #[derive(Debug)]
 enum Event {
     Client(OwnedFd, Process),
@@ -50,9 +51,9 @@ impl Intake {
     }
 
     fn tell(&self, event: Event) {
-        // The broker has ended: the connection is closed.
+        // If the broker has ended, the connection is closed.
         let _unheard = self.events.send(event);
-        // Full: it is readable already.
+        // A full counter is readable already.
         let _written = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -65,9 +66,9 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Shares devices of the calling thread's network namespace. What an earlier daemon has shared
-    /// goes on. Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON, CAP_IPC_LOCK and
-    /// CAP_SYS_ADMIN (for namespaces).
+    /// Shares devices of the calling thread's network namespace. Pairs of an earlier daemon go on.
+    /// Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON, CAP_IPC_LOCK and CAP_SYS_ADMIN (for
+    /// namespaces).
     ///
     /// # Errors
     /// A device does not exist or is no Ethernet device, rights are missing, or the kernel is older
@@ -95,7 +96,7 @@ impl Broker {
             permit,
             closing,
         };
-        // close(2) of a program's socket may wait (SO_LINGER).
+        // close(2) of a program's socket may block (SO_LINGER), so another thread does it.
         let failed = |error| Error::system("start a thread", error);
         std::thread::Builder::new()
             .name("fs-broker-close".into())
@@ -106,14 +107,14 @@ impl Broker {
         Ok(Self { intake: Intake { events, wake }, thread: Some(thread) })
     }
 
-    /// Returns what gives it connections.
+    /// Returns the handle that hands connections over.
     pub fn intake(&self) -> Intake {
         self.intake.clone()
     }
 }
 
 impl Drop for Broker {
-    /// Ends the thread. Programs go on: the next broker serves them.
+    /// Ends the thread. Programs go on, and the next broker serves them.
     fn drop(&mut self) {
         self.intake.tell(Event::Stop);
         let _panicked = self.thread.take().map(JoinHandle::join);
@@ -187,7 +188,7 @@ impl Server {
     }
 
     fn follow(&mut self) {
-        // What has changed is read again.
+        // Reads again what has changed.
         if let Err(error) = self.netlink.notices() {
             tracing::warn!(%error, "cannot read the kernel's notifications");
         }
@@ -261,7 +262,7 @@ impl Server {
                     known.index != 0 && known.token == token && known.uid == process.uid
                 };
                 let device = self.shared.iter().position(owns).ok_or_else(|| refused(libc::ENOENT))?;
-                // The program has given an earlier connection up.
+                // The program has replaced an earlier connection.
                 self.clients.retain(|_, client| client.slot != Some((device, slot)));
                 self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?.slot = Some((device, slot));
                 done
@@ -340,7 +341,7 @@ impl Server {
         self.may_have(process, at)
     }
 
-    /// As the rules say.
+    /// Decides by the configuration's policies.
     fn may_have(&self, process: Process, at: SocketAddr) -> Result<(), (i32, String)> {
         if (self.permit)(&process, at) {
             return Ok(());

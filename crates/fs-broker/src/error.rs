@@ -4,7 +4,7 @@ use fs_xdp::XdpError;
 use std::error::Error as _;
 use std::io;
 
-/// Why a device is not shared, or a program gets no pair.
+/// The reason why a device is not shared, or a program gets no pair.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -34,7 +34,7 @@ impl Error {
         Error::System { doing: doing.into(), source }
     }
 
-    /// With all layers of the loader's error.
+    /// Creates an error with all layers of the loader's error.
     pub(crate) fn bpf(doing: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
         let mut reason = error.to_string();
         let mut at = error.source();

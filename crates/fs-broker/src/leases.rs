@@ -18,7 +18,7 @@ type Address = [u8; 16];
 /// A port of a protocol over one family; the second is its place in `struct port`.
 type Port = (u16, usize);
 
-/// The maps, and what is in them.
+/// The BPF maps, and a copy of their contents.
 pub(crate) struct Leases<M = Maps> {
     maps: M,
     table: BTreeMap<Port, Vec<(Address, u16)>>,
@@ -52,7 +52,7 @@ impl Write for Maps {
     }
 }
 
-/// Why there is no lease.
+/// The reason why a lease is refused.
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// Another program has it.
@@ -94,7 +94,7 @@ fn key((port, which): Port, address: &Address) -> Key {
 }
 
 impl Leases<Maps> {
-    /// Reads what an earlier daemon has left.
+    /// Reads the leases of an earlier daemon.
     pub(crate) fn read(maps: Maps) -> Result<Self, MapError> {
         let mut table: BTreeMap<Port, Vec<(Address, u16)>> = BTreeMap::new();
         for number in 0..=u16::MAX {
@@ -120,7 +120,7 @@ impl Leases<Maps> {
 }
 
 impl<M: Write> Leases<M> {
-    /// Gives an end to a slot. Nothing changes if it has it already.
+    /// Leases an end to a slot. Does nothing if the slot has it already.
     pub(crate) fn add(&mut self, protocol: Protocol, at: SocketAddr, slot: u16) -> Result<(), Refused> {
         let (port, address) = place(protocol, at);
         let entries = self.table.entry(port).or_default();
@@ -132,13 +132,13 @@ impl<M: Write> Leases<M> {
         Ok(self.write(port, &[])?)
     }
 
-    /// Takes an end back from a slot.
+    /// Ends a slot's lease of an end.
     pub(crate) fn remove(&mut self, protocol: Protocol, at: SocketAddr, slot: u16) -> Result<(), MapError> {
         let (port, address) = place(protocol, at);
         self.retain(port, |entry| *entry != (address, slot))
     }
 
-    /// Takes back what a slot has, unless `keeps` says that it stays.
+    /// Ends all leases of a slot except those for which `keeps` returns true.
     pub(crate) fn clear(&mut self, slot: u16, keeps: impl Fn(Protocol, SocketAddr) -> bool) -> Result<(), MapError> {
         let of_slot = |entries: &Vec<(Address, u16)>| entries.iter().any(|(_, holder)| *holder == slot);
         let ports: Vec<Port> =
@@ -158,7 +158,7 @@ impl<M: Write> Leases<M> {
         Ok(())
     }
 
-    /// Number of a slot's ends.
+    /// Returns the number of a slot's leases.
     pub(crate) fn count(&self, slot: u16) -> usize {
         self.table.values().flatten().filter(|(_, holder)| *holder == slot).count()
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     impl Leases<Fake> {
-        /// Like `owner` of share.bpf.c finds it, at an address of the host.
+        /// Returns the owner of an end at an address of the host, as `owner` of share.bpf.c does.
         fn owner(&self, protocol: Protocol, at: &str) -> u16 {
             let (port, address) = place(protocol, at.parse().unwrap());
             match self.maps.ports.get(&port.0).map_or(0, |slots| slots[port.1]) {
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(owners(&leases), [1, 2, 3, 4]);
         assert!(matches!(leases.add(Protocol::Tcp, at("10.0.0.2:80"), 5), Err(Refused::Taken)));
         leases.add(Protocol::Tcp, at("10.0.0.2:80"), 2).unwrap();
-        // Somebody else's is not taken back.
+        // Another slot's lease stays.
         leases.remove(Protocol::Tcp, at("0.0.0.0:80"), 2).unwrap();
         assert_eq!(owners(&leases), [1, 2, 3, 4]);
         leases.remove(Protocol::Tcp, at("10.0.0.2:80"), 2).unwrap();

@@ -1,6 +1,6 @@
 //! A program's pair of devices. The program's end lies in a namespace without a name, which the
-//! program's AF_XDP sockets keep: when the last of them is closed, however that happens, the kernel
-//! removes the namespace and with it both ends.
+//! program's AF_XDP sockets keep alive. When the last of them is closed for any reason, the kernel
+//! removes the namespace and both ends.
 
 use crate::error::Error;
 use crate::programs::End;
@@ -22,11 +22,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// `XDP_FLAGS_SKB_MODE`: bpf_redirect_peer leads past a driver's XDP program.
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
-/// The largest that veth allows. share_out compares with the device's own, which may change.
+/// The largest MTU of veth. share_out checks the shared device's own MTU, which may change.
 const MTU: u32 = 65_535;
 /// The program's end, in its namespace.
 const END: &str = "fastsock";
-/// Begins the names of the hosts' ends.
+/// Prefix of the names of the hosts' ends.
 const PREFIX: &str = "fsk";
 
 /// A program's request.
@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
 /// The program's sockets.
 #[derive(Debug)]
 pub(crate) struct Sockets {
-    /// Of each queue.
+    /// One AF_XDP socket per queue.
     pub(crate) queues: Vec<OwnedFd>,
     /// The packet socket for super-segments.
     pub(crate) segments: Option<OwnedFd>,
@@ -83,7 +83,7 @@ pub(crate) fn make(name: &str, wanted: &Wanted) -> Result<(u32, Sockets), Error>
     made
 }
 
-/// On a thread of its own: the end in a new namespace, which is the thread's for good.
+/// Makes the pair on a thread of its own, which stays in the new namespace of the program's end.
 fn within(host: &Requests, name: &str, wanted: &Wanted) -> Result<Sockets, Error> {
     enter_new_namespace().map_err(|error| Error::system("make a network namespace", error))?;
     let namespace =
@@ -119,7 +119,7 @@ fn quiet(device: &str) {
     }
 }
 
-/// Removes every pair of the calling thread's namespace whose host's end is `fits`.
+/// Removes every pair of the calling thread's namespace for whose host's end `fits` returns true.
 pub(crate) fn remove(fits: impl Fn(&str) -> bool) -> Result<usize, Error> {
     let netlink = Netlink::open([]).map_err(|error| Error::system("open rtnetlink", error))?;
     let links = netlink.dump(Message::GetLink(LinkMessage::default()));
@@ -198,7 +198,7 @@ impl Requests {
         })
     }
 
-    /// The program stays as long as the device.
+    /// The XDP program stays attached as long as the device exists.
     fn attach_xdp(&self, index: u32, program: i32) -> Result<(), Error> {
         self.change(index, "attach the XDP program of the pair", |link| {
             let parts = vec![LinkXdp::Fd(program), LinkXdp::Flags(XDP_FLAGS_SKB_MODE)];

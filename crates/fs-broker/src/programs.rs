@@ -42,7 +42,7 @@ macro_rules! counters {
                 Self { $($name),* }
             }
 
-            /// Returns each with its name.
+            /// Returns each counter with its name.
             pub fn named(&self) -> [(&'static str, u64); COUNTERS] {
                 [$((stringify!($name), self.$name)),*]
             }
@@ -57,7 +57,7 @@ counters! {
     in_icmp,
     /// First fragments of TCP to a leased port, dropped.
     in_fragment,
-    /// Frames of the program, sent.
+    /// Frames of the program that were sent.
     out_frames,
     /// The source address is not the host's.
     drop_address,
@@ -67,7 +67,7 @@ counters! {
     drop_protocol,
     /// Fragments.
     drop_fragment,
-    /// Headers that make no sense.
+    /// Malformed headers.
     drop_malformed,
     /// Longer than the device's MTU.
     drop_length,
@@ -147,8 +147,8 @@ impl Programs {
         })
     }
 
-    /// Makes the device with this index the one that is shared. An attachment of an earlier daemon
-    /// gets this daemon's program, without a moment between.
+    /// Attaches to the device with this index. An attachment of an earlier daemon is updated
+    /// without an interruption.
     pub(crate) fn attach(&mut self, index: u32) -> Result<(), Error> {
         let path = self.directory.join(LINK);
         let before = self.uplink.get(&0, 0).unwrap_or(0);
@@ -176,7 +176,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Sets a slot's pair, and what its program sends goes through `share_out`.
+    /// Sets a slot's pair. From now on packets of its program pass through `share_out`.
     pub(crate) fn set_slot(&mut self, number: u16, slot: Slot) -> Result<(), Error> {
         let failed = |error: &(dyn std::error::Error + 'static)| Error::bpf("write a slot", error);
         let words = [u64::from(slot.index) | u64::from(slot.uid) << 32, slot.token[0], slot.token[1]];
@@ -290,7 +290,7 @@ impl End {
 
 /// Removes the pins in a directory. Without them the kernel detaches and frees everything.
 pub(crate) fn unpin(directory: &Path) -> std::io::Result<()> {
-    // First the link: a program without its maps would drop leased packets.
+    // The link first: a BPF program without its maps would drop leased packets.
     let _none = std::fs::remove_file(directory.join(LINK));
     for entry in std::fs::read_dir(directory)? {
         std::fs::remove_file(entry?.path())?;

@@ -54,13 +54,13 @@ fn find(name: &str) -> Result<NetDevice, Error> {
 pub(crate) struct SharedDevice {
     pub(crate) name: String,
     device: NetDevice,
-    /// The device does not exist now.
+    /// True while the device does not exist.
     gone: bool,
     pub(crate) programs: Programs,
 }
 
 impl SharedDevice {
-    /// Loads and attaches. What an earlier daemon has left goes on.
+    /// Loads and attaches the BPF programs. Pairs of an earlier daemon go on.
     pub(crate) fn open(pins: &Path, name: &str) -> Result<Self, Error> {
         let device = find(name)?;
         if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(6, 6, 0)) {
@@ -84,7 +84,8 @@ impl SharedDevice {
         self.device.queue_counts().rx.clamp(1, MAX_QUEUES)
     }
 
-    /// Follows the kernel: the device may be another one, addresses change, and programs have ended.
+    /// Applies changes of the kernel: a new device with this name, addresses, and programs that
+    /// have ended.
     pub(crate) fn follow(&mut self, netlink: &Netlink) -> Result<(), Error> {
         let failed = |error| Error::system("read devices and addresses", error);
         match NetDevice::find(&self.name) {
@@ -113,7 +114,7 @@ impl SharedDevice {
         Ok(())
     }
 
-    /// Makes a pair in a free slot, of which a user may have `most`.
+    /// Makes a pair in a free slot. A user may have `most` slots.
     pub(crate) fn attach(&mut self, uid: u32, most: usize, wanted: &Wanted) -> Result<(u16, [u64; 2], Sockets), Error> {
         let full =
             || Error::system("have more programs on the device", std::io::Error::from_raw_os_error(libc::EUSERS));
@@ -157,7 +158,7 @@ impl SharedDevice {
         }
     }
 
-    /// Gives a slot what a socket proves. Returns the ends, or the errno.
+    /// Leases to a slot the ends that a socket proves. Returns them, or the errno.
     pub(crate) fn lease(&mut self, slot: u16, proof: Proof) -> Result<Vec<SocketAddr>, i32> {
         let ends: Vec<SocketAddr> = proof.ends().collect();
         for (done, end) in ends.iter().enumerate() {

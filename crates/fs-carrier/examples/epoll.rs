@@ -28,7 +28,7 @@ struct Ends {
     pairs: Vec<Arc<Pair<Sock>>>,
     fd: OwnedFd,
     interrupter: Interrupter,
-    /// Nothing: the kernel's sockets alone.
+    /// `None`: kernel sockets only.
     set: Option<Arc<Set<Sock>>>,
     members: Vec<Arc<Member<Sock>>>,
 }
@@ -78,7 +78,7 @@ impl Ends {
         assert_eq!(sent, Ok(bytes.len()));
     }
 
-    /// Calls `got` with the number of a connection and what has come.
+    /// Calls `got` with the number of a connection and the received bytes.
     fn serve(&self, mut got: impl FnMut(usize, &[u8])) {
         let mut events = [Event::default(); 64];
         let mut buffer = vec![0; 16 << 10];

@@ -1,4 +1,5 @@
-//! Round trips and one-way copies by the carrier, beside raw shared memory and the kernel's sockets in the same run.
+//! Round trips and one-way copies by the carrier, compared with raw shared memory and the kernel's
+//! sockets in the same run.
 //!
 //! `cargo run --release -p fs-carrier --example ping [-- --ms 500] [--only "8 B one way"] [--locks]`
 
@@ -42,7 +43,8 @@ fn pin_to(cpu: usize) {
     run_on(&[cpu]);
 }
 
-/// A thread that is started runs where its parent runs: on both processors, before it chooses one.
+/// A new thread inherits its parent's affinity, so it starts on both processors and then chooses
+/// one.
 fn run_on(cpus: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
     cpus.iter().for_each(|&cpu| set.set(cpu));

@@ -20,7 +20,7 @@ fn main() {
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut seed, mut total) = (first, common::Outcome::default());
     while Instant::now() < end {
-        // Each second round in two processes, one of which is stopped at random.
+        // Every second round uses two processes, one of which is stopped at random.
         total +=
             if seed % 2 == 0 { common::round(seed, 4 << 20) } else { common::round_in_processes(seed, 4 << 20, &[]) };
         seed += 1;

@@ -1,7 +1,8 @@
 //! The consumer's rules, C1 to C9. All of them hold the receive lock, unless a name says otherwise.
 //!
-//! A consumer that is killed in its section: a ring byte is read once its copy is whole and `head` says so, so another holder of the side
-//! reads it again. Kernel bytes that were taken and not counted leave `R` behind the truth, which C6 mends before it matters.
+//! A consumer may be killed in its section. A ring byte counts as read after its copy is complete
+//! and `head` was stored, so another holder of the side reads it again. Kernel bytes that were read
+//! and not counted leave `R` too low, which C6 corrects before it matters.
 
 use crate::counters::Counters;
 use crate::exact;
@@ -24,7 +25,7 @@ pub(crate) struct Consumer<'a, K> {
     pub(crate) counters: &'a Counters,
 }
 
-/// The result of a look at both carriers.
+/// The result of a receive from both carriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// This many bytes.
@@ -37,9 +38,10 @@ pub(crate) enum Found {
     End,
     /// The kernel's error.
     Failed(Errno),
-    /// Nothing, and the kernel carries: the caller may sleep in the kernel.
+    /// No bytes, and the kernel carries: the caller may sleep in the kernel.
     NothingByKernel,
-    /// Nothing, and the ring carries or is asked for: the caller may look again, and has to apply C4 before it sleeps.
+    /// No bytes, and the ring carries or is requested: the caller may check again, and has to apply
+    /// C4 before it sleeps.
     NothingByRing,
     /// Kernel bytes that precede the ring's are not there yet, or another thread has taken them and not counted them yet (C7).
     Behind,
@@ -61,7 +63,7 @@ impl<K: Kernel> Consumer<'_, K> {
         self.direction.line_a.word.load()
     }
 
-    /// Returns up to where the ring was read.
+    /// Returns the position up to which the ring was read.
     pub(crate) fn head(&self) -> Position {
         Position::new(self.side.receive.head.load(Ordering::Relaxed))
     }
@@ -76,7 +78,7 @@ impl<K: Kernel> Consumer<'_, K> {
         received.store(received.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
     }
 
-    /// `K`, as the peer says.
+    /// Returns `K`, which the peer writes.
     fn kernel_bytes_sent(&self) -> u64 {
         self.direction.line_b.sent.load(Ordering::Acquire)
     }
@@ -108,7 +110,7 @@ impl<K: Kernel> Consumer<'_, K> {
         let _told = word.set_kernel(word.load(), true);
     }
 
-    /// C1 to C3: takes bytes from the carrier whose turn it is.
+    /// C1 to C3: takes bytes from the carrier that has the next ones.
     #[inline]
     pub(crate) fn take(&self, into: &mut [u8], peek: bool) -> Found {
         let mode = if peek { RecvMode::PEEK } else { RecvMode::NOW };
@@ -177,7 +179,8 @@ impl<K: Kernel> Consumer<'_, K> {
         self.direction.line_c.head.store(head.bits(), Ordering::Release);
     }
 
-    /// C1: kernel bytes that precede the ring's. Nothing: look again.
+    /// C1: takes kernel bytes that precede the ring's. Returns `None` if the caller has to check
+    /// again.
     #[cold]
     fn take_before_ring(&self, seen: Snapshot, unread: u64, into: &mut [u8], mode: RecvMode) -> Option<Found> {
         let mut limit = self.kernel_bytes_sent();
@@ -216,7 +219,8 @@ impl<K: Kernel> Consumer<'_, K> {
         }
     }
 
-    /// C3: counted kernel bytes, while the ring carries or is asked for. Nothing: look again.
+    /// C3: takes counted kernel bytes while the ring carries or is requested. Returns `None` if the
+    /// caller has to check again.
     #[inline]
     fn take_late(&self, seen: Snapshot, into: &mut [u8], mode: RecvMode) -> Option<Found> {
         let sent = self.kernel_bytes_sent();
@@ -264,7 +268,8 @@ impl<K: Kernel> Consumer<'_, K> {
         self.sleepers.load(Ordering::Relaxed) != 0
     }
 
-    /// C6: `R` by the kernel's count, if that is more: bytes that somebody read without this library. Returns whether `R` is exact.
+    /// C6: raises `R` to the kernel's count, which is higher if another process read bytes without
+    /// this library. Returns whether `R` is exact.
     ///
     /// A thread that comes out of recv(2) has bytes that it has yet to count, so `R` is left alone as long as one sleeps. Nothing depends on it
     /// then: the ring is empty, and the kernel carries.
@@ -290,7 +295,7 @@ impl<K: Kernel> Consumer<'_, K> {
         }
     }
 
-    /// C4: the kernel carries from here on. False: bytes have come by the ring.
+    /// C4: makes the kernel the carrier. Returns false if bytes have arrived in the ring.
     pub(crate) fn set_kernel(&self) -> bool {
         loop {
             let seen = self.word();

@@ -1,9 +1,12 @@
-//! Estimates if more threads want to run than there are processors, from the waits of this process.
+//! Estimates whether more threads want to run than there are processors, from the waits of this
+//! process.
 //!
-//! A thread that spins takes its own share of the processor then, and one that yields loses more: sched_yield(2) gives up the rest of its
-//! slice, and the scheduler places it behind one more (`yield_task_fair`, kernel/sched/fair.c; measured beside one busy loop: 2.8 ms
-//! a call, at times 200). A thread that sleeps in the kernel keeps its share, and is preferred when it wakes. So nothing is looked at, and
-//! nobody yields, for a while after two slices were lost within [`AGAIN_NS`].
+//! A thread that spins takes its own share of the processor then, and one that yields loses more:
+//! sched_yield(2) gives up the rest of its slice, and the scheduler places it behind one more
+//! (`yield_task_fair`, kernel/sched/fair.c; measured next to one busy loop: 2.8 ms a call, at times
+//! 200). A thread that sleeps in the kernel keeps its share, and is preferred when it wakes. So
+//! nothing is looked at, and nobody yields, for a while after two slices were lost within
+//! [`AGAIN_NS`].
 //!
 //! The end of a pause is an attempt: it costs two slices if the processors are still wanted, so pauses double. The kernel's number of
 //! runnable threads (/proc/loadavg) was asked instead. Next to two busy loops it decided no better, and one more thread for a moment, of
@@ -13,9 +16,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::kernel::Machine;
 
-/// A gap between two readings of the clock that means that the thread was off its processor. The scheduler's slices are 2 to 4 ms. A peer on
-/// the same processor yields after 250 µs, but only between two of its waits, each of which may answer 50 connections through the kernel.
-/// More: a slice is missed; fewer: a peer's turn counts as one.
+/// A gap between two readings of the clock that means that the thread was off its processor. The
+/// scheduler's slices are 2 to 4 ms. A peer on the same processor yields after 250 µs, but only
+/// between two of its waits, each of which may answer 50 connections through the kernel. Longer: a
+/// slice is missed. Shorter: a peer's turn counts as one.
 const LATE_NS: u64 = 2_000_000;
 /// Two gaps within this time are no accident (a kernel's thread, a hypervisor). More: accidents count; fewer: a crowd is missed, because a
 /// thread does something between two looks.
@@ -31,7 +35,7 @@ const MAX_PAUSE_NS: u64 = 3_200_000_000;
 /// A process's estimate of the demand for its processors. Races between threads cost a slice, nothing else.
 #[derive(Debug, Default)]
 pub struct Crowd {
-    /// Until when nothing is looked at. 0: looks are allowed.
+    /// End of the pause without looks. 0: looks are allowed.
     pause_end: AtomicU64,
     /// Length of the last pause, and the time of its end.
     pause_ns: AtomicU64,
@@ -41,7 +45,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Makes one that knows nothing.
+    /// Creates an estimate without data.
     #[must_use]
     pub const fn new() -> Self {
         Crowd {
@@ -58,7 +62,8 @@ impl Crowd {
         self.may_pause() && self.is_pausing(machine.now_ns())
     }
 
-    /// The same without a look at the clock: true also after a pause, until [`Crowd::is_crowded`] is asked.
+    /// Like [`Crowd::is_crowded`] without reading the clock: also true after a pause, until
+    /// [`Crowd::is_crowded`] is called.
     #[inline]
     pub(crate) fn may_pause(&self) -> bool {
         self.pause_end.load(Ordering::Relaxed) != 0
@@ -75,7 +80,8 @@ impl Crowd {
         false
     }
 
-    /// A thread has run, or wanted to, from `before` to `now`. Returns whether it was off its processor.
+    /// Records that a thread has run, or wanted to run, from `before` to `now`. Returns whether it
+    /// was off its processor.
     #[inline]
     pub(crate) fn has_spun(&self, before: u64, now: u64) -> bool {
         let is_late = now.saturating_sub(before) > LATE_NS;
@@ -107,7 +113,7 @@ impl Crowd {
 mod tests {
     use super::*;
 
-    /// A slice of the scheduler's.
+    /// A time slice of the scheduler.
     const SLICE: u64 = 4_000_000;
 
     fn is_pausing(crowd: &Crowd, now: u64) -> bool {

@@ -1,4 +1,4 @@
-//! C6: how many bytes the kernel has handed out, by the kernel's own count.
+//! C6: the number of bytes that the kernel has returned to readers, by its own count.
 
 use crate::kernel::Kernel;
 
@@ -16,13 +16,14 @@ pub struct Received {
     pub taken: u64,
 }
 
-/// Readings of numbers that move because bytes arrive. A reading takes 1 µs, and a segment of loopback's 64 KiB comes each 10 µs at most.
-/// More: a receive that is longer at it; fewer: one says EAGAIN though bytes are there.
+/// Maximum number of readings while bytes arrive. A reading takes 1 µs, and a 64 KiB segment of
+/// loopback arrives at most every 10 µs. More: a receive takes longer. Fewer: a receive returns
+/// EAGAIN although bytes are there.
 const READINGS: u32 = 16;
 
 /// Asks the kernel how many bytes have arrived and were read.
 ///
-/// Returns nothing if the numbers do not stand still, and for a socket without TCP_INFO.
+/// Returns `None` if the numbers keep changing, and for a socket without TCP_INFO.
 pub fn received(kernel: &impl Kernel) -> Option<Received> {
     (0..READINGS).find_map(|_| received_now(kernel))
 }
@@ -53,8 +54,8 @@ pub struct Carried {
     pub taken: u64,
 }
 
-/// Asks the kernel what a connection has carried. A holder that counts its own calls compares: another number means that somebody else
-/// reads or writes. Returns nothing as [`received`].
+/// Asks the kernel how many bytes a connection has carried. A holder compares its own count: a
+/// difference means that another process reads or writes. Returns `None` as [`received`] does.
 pub fn carried(kernel: &impl Kernel) -> Option<Carried> {
     let taken = received(kernel)?.taken;
     let info = kernel.tcp_info().ok()?;

@@ -152,7 +152,8 @@ pub struct Registration {
 
 /// The application's own epoll set in the kernel, for one call of epoll_wait(2), epoll_pwait(2) or epoll_pwait2(2).
 pub trait KernelSet: Machine {
-    /// Calls the application's epoll_wait(2) with the application's signal mask. `timeout_ns`: how long it waits at most; `None`: for ever.
+    /// Calls the application's epoll_wait(2) with the application's signal mask. `timeout_ns`: the
+    /// maximum time; `None`: no limit.
     ///
     /// # Errors
     /// The errors of epoll_wait(2).

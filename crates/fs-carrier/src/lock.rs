@@ -10,13 +10,13 @@ use core::sync::atomic::compiler_fence;
 use crate::kernel::Machine;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Attempts between two yields of the processor. More: the holder's time slice is waited for on one processor; fewer: a system call
-/// where the holder needs 50 ns.
+/// Attempts between two yields of the processor. More: on one processor, spins until the holder's
+/// time slice. Fewer: a system call where the holder needs 50 ns.
 const SPINS: u32 = 64;
-/// Yields between two questions whether the holder lives.
+/// Yields between two checks whether the holder lives.
 const YIELDS: u32 = 64;
 
-/// A lock; zeros are a free one.
+/// A lock. All zeros is a free lock.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Lock(AtomicU32);
@@ -39,7 +39,7 @@ impl Lock {
     /// Takes the lock, and waits for it.
     ///
     /// # Errors
-    /// [`HeldByCaller`] instead of a wait without an end.
+    /// [`HeldByCaller`] instead of a deadlock.
     #[inline]
     pub fn lock(&self, machine: &impl Machine) -> Result<Guard<'_>, HeldByCaller> {
         match self.try_lock(machine) {
@@ -53,7 +53,7 @@ impl Lock {
     pub fn try_lock(&self, machine: &impl Machine) -> Option<Guard<'_>> {
         let me = machine.thread();
         if machine.is_only_thread() {
-            // A handler that comes in between leaves the lock as it was.
+            // A signal handler that runs in between leaves the lock as it was.
             let is_free = self.0.load(Ordering::Acquire) == 0;
             if is_free {
                 self.0.store(me, Ordering::Relaxed);

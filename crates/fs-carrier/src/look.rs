@@ -1,8 +1,9 @@
-//! For how long a wait looks at shared memory before it sleeps in the machine.
+//! The time for which a wait spins on shared memory before it sleeps in the kernel.
 //!
-//! A look pays if it is as long as a wake-up: on both ends asleep, the bytes come after the peer's wake-up of 25 to 60 µs, so a shorter look
-//! never finds them and both ends learn not to look (the both-asleep trap). A peer that thinks for longer is learnt: after some vain looks
-//! most waits sleep at once, and one of [`RETRY`] looks again.
+//! A look (a spin before a sleep) pays only if it is as long as a wake-up. If both ends sleep, the
+//! bytes arrive after the peer's wake-up of 25 to 60 µs. A shorter look never finds them, and both
+//! ends learn not to look (the both-asleep trap). The estimate also learns that a peer takes
+//! longer: after some vain looks most waits sleep at once, and one of [`RETRY`] looks again.
 
 use crate::crowd::Crowd;
 use crate::kernel::Machine;
@@ -20,11 +21,12 @@ const NS_PER_HOT: u32 = 2_000;
 /// Maximum number of hot connections that extend a look. More: a thread with thousands of connections spins for more than 2 ms; fewer: with
 /// 1,000 clients, each end's turn over all of them takes longer than the other's look, so both sleep, and the kernel carries.
 const MAX_HOT: usize = 1024;
-/// Looks at the words between two readings of the clock.
+/// Reads of the words between two reads of the clock.
 const LOOKS_PER_READING: u32 = 16;
 
-/// A look that spins yields the processor first after so long, and then each time after the second number: the peer may wait for this very
-/// processor, where the kernel wakes it if it was asleep. More: the peer waits longer; fewer: a system call where it runs elsewhere.
+/// Time after which a look first yields the processor, and the time between further yields. The
+/// peer may wait for this very processor, where the kernel wakes it if it was asleep. More: the
+/// peer waits longer. Fewer: a system call where the peer runs elsewhere.
 pub(crate) const FIRST_YIELD_NS: u64 = 2_000;
 pub(crate) const YIELD_NS: u64 = 10_000;
 
@@ -35,33 +37,37 @@ pub struct Pacing {
     pub look_ns: u32,
     /// Time that a sender waits for space in the ring before the kernel carries, in nanoseconds.
     pub room_ns: u32,
-    /// Not 0: the process has one processor, so a look is so many calls of sched_yield(2).
+    /// Not 0: the process has one processor, so a look consists of this many calls of
+    /// sched_yield(2).
     pub yields: u32,
-    /// For tests: a receiver that does not wait takes the ring whenever the rules allow it, also if nobody is going to look.
+    /// For tests: a receiver that does not wait makes the ring the carrier whenever the rules allow
+    /// it, also if no thread is going to look.
     pub is_eager: bool,
-    /// Waits end at once while more threads want the processors than there are. `None`, for tests: they look all the same.
+    /// Looks end at once while more threads want to run than there are processors. `None`, for
+    /// tests: looks do not end.
     pub crowd: Option<&'static Crowd>,
 }
 
 impl Pacing {
     /// Two processors or more. A wake-up takes 25 to 60 µs on a virtual machine.
     pub const SPIN: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false, crowd: None };
-    /// One processor: the peer runs only when this process lets go.
+    /// One processor: the peer runs only when this process yields.
     pub const YIELD: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 4, is_eager: false, crowd: None };
 
-    /// Returns for how long a wait for so many connections looks that is worth `look_ns` for one.
+    /// Returns the duration of a look for this many connections, if `look_ns` is that for one.
     #[inline]
     pub(crate) fn look_for(look_ns: u32, hot: usize) -> u32 {
         if look_ns == 0 { 0 } else { look_ns + NS_PER_HOT * (hot.min(MAX_HOT) as u32) }
     }
 
-    /// Returns whether a wait has to sleep at once, because the processors are wanted by others.
+    /// Returns true if a wait has to sleep at once, because other threads want the processors.
     #[inline]
     pub(crate) fn is_crowded(self, machine: &impl Machine) -> bool {
         self.crowd.is_some_and(|crowd| crowd.is_crowded(machine))
     }
 
-    /// The thread has run, or wanted to, from `before` to `now` without looking at the clock. Returns whether it was off its processor.
+    /// Records that the thread has run, or wanted to run, from `before` to `now` without reading
+    /// the clock. Returns whether it was off its processor.
     #[inline]
     pub(crate) fn has_spun(self, before: u64, now: u64) -> bool {
         self.crowd.is_some_and(|crowd| crowd.has_spun(before, now))
@@ -74,7 +80,8 @@ impl Pacing {
         (after, self.has_spun(now, after))
     }
 
-    /// Looks until `found` says so, until `ns` have passed, or until the thread loses its processor. Returns the last answer.
+    /// Spins until `found` returns true, until `ns` have passed, or until the thread loses its
+    /// processor. Returns the last result of `found`.
     #[inline]
     pub(crate) fn look(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
         if self.yields != 0 {
@@ -153,7 +160,7 @@ impl Look {
         Look { budget_ns: AtomicU32::new(pacing.look_ns), vain: AtomicU32::new(0), waits: AtomicU32::new(0) }
     }
 
-    /// Returns for how long the next wait looks, in nanoseconds; 0: it sleeps at once.
+    /// Returns the duration of the next look in nanoseconds. 0: the wait sleeps at once.
     #[inline]
     pub(crate) fn next(&self, pacing: Pacing, machine: &impl Machine) -> u32 {
         if pacing.is_crowded(machine) {
@@ -179,7 +186,7 @@ impl Look {
                 || self.waits.load(Ordering::Relaxed).wrapping_add(1).is_multiple_of(RETRY))
     }
 
-    /// A look has found bytes.
+    /// Records that a look has found bytes.
     #[inline]
     pub(crate) fn found(&self, pacing: Pacing) {
         if self.vain.load(Ordering::Relaxed) != 0 {
@@ -188,7 +195,7 @@ impl Look {
         }
     }
 
-    /// A look was in vain.
+    /// Records that a look was in vain.
     pub(crate) fn was_vain(&self) {
         let vain = self.vain.load(Ordering::Relaxed).saturating_add(1);
         self.vain.store(vain, Ordering::Relaxed);

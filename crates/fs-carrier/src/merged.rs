@@ -7,20 +7,21 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 const MERGE_NS: u64 = 50_000;
 /// Like [`MERGE_NS`], in calls.
 const MERGE_CALLS: u32 = 32;
-/// Time that a thread runs before it yields once (docs/decisions/0011). Longer: another thread that is to answer waits for a tick of 4 ms;
-/// shorter: a system call more often.
+/// Time that a thread runs before it yields once (docs/decisions/0011). Longer: a thread that has
+/// to answer waits for a tick of 4 ms. Shorter: more system calls.
 const TURN_NS: u64 = 250_000;
 
-/// When the kernel was asked last. Races between threads cost a system call, nothing else.
+/// The time at which the kernel was asked last. Races between threads only cost a system call.
 #[derive(Debug, Default)]
 pub(crate) struct Merged {
     ns: AtomicU64,
     calls: AtomicU32,
-    /// The kernel was to be asked, and rings had events for all places.
+    /// The kernel was not asked because rings had events for all places.
     crowded_out: AtomicBool,
-    /// The kernel had events when it was asked last. What is level-triggered is ready until somebody has dealt with it.
+    /// The kernel had events when it was asked last. Level-triggered events stay ready until they
+    /// are handled.
     has_more: AtomicBool,
-    /// When a thread last slept or yielded.
+    /// The time at which a thread last slept or yielded.
     turn_ns: AtomicU64,
 }
 
@@ -32,7 +33,7 @@ impl Merged {
         calls >= MERGE_CALLS || self.has_more.load(Ordering::Relaxed) || self.is_old(now)
     }
 
-    /// Notes whether the kernel had events.
+    /// Records whether the kernel had events.
     pub(crate) fn has_found(&self, has_some: bool) {
         if self.has_more.load(Ordering::Relaxed) != has_some {
             self.has_more.store(has_some, Ordering::Relaxed);
@@ -44,13 +45,13 @@ impl Merged {
         now.wrapping_sub(self.ns.load(Ordering::Relaxed)) > MERGE_NS
     }
 
-    /// The kernel is asked.
+    /// Records that the kernel was asked.
     pub(crate) fn is_done(&self, now: u64) {
         self.calls.store(0, Ordering::Relaxed);
         self.ns.store(now, Ordering::Relaxed);
     }
 
-    /// The kernel was to be asked, and no place is left for its events: the next call begins with it.
+    /// Records that no place was left for the kernel's events: the next call asks the kernel first.
     pub(crate) fn is_crowded_out(&self) {
         self.crowded_out.store(true, Ordering::Relaxed);
     }
@@ -60,7 +61,7 @@ impl Merged {
         self.crowded_out.load(Ordering::Relaxed) && self.crowded_out.swap(false, Ordering::Relaxed)
     }
 
-    /// The thread has slept in the kernel.
+    /// Records that the thread has slept in the kernel.
     pub(crate) fn has_slept(&self, now: u64) {
         self.is_done(now);
         self.turn_ns.store(now, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! poll(2) and select(2) over promoted connections: short lists, looked at one by one.
+//! poll(2) and select(2) over promoted connections: short lists, which are scanned.
 
 use crate::kernel::{Errno, Kernel, Machine};
 use crate::look::{Look, Pacing};
@@ -22,7 +22,7 @@ impl<'a, K: Kernel> Watched<'a, K> {
         Watched { pair, is_ready: false, is_asleep: false }
     }
 
-    /// Returns whether the ring has bytes: the caller adds POLLIN to what the kernel says.
+    /// Returns true if the ring has bytes. The caller then adds POLLIN to the kernel's result.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.is_ready
@@ -45,7 +45,8 @@ impl<'a, K: Kernel> Watched<'a, K> {
 /// The kind of question to the kernel about the caller's whole list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// The application's own call, with its signal mask and the rest of its timeout in ns. `None` waits for ever.
+    /// The application's own call, with its signal mask and the rest of its timeout in ns. `None`
+    /// waits forever.
     Call(Option<u64>),
     /// The rings have bytes, so the call does not wait: it returns at once, under the thread's own signal mask. The kernel delivers no
     /// signal of the call's mask either where descriptors are ready (`poll_select_finish` in fs/select.c).
@@ -67,8 +68,9 @@ impl Poller {
         Poller { pacing, look: Look::new(pacing), merged: Merged::default() }
     }
 
-    /// Waits until a ring has bytes or the kernel has an event, and returns what `ask` returned last, or 0 where only rings have bytes and
-    /// the kernel was asked less than 50 µs ago. `timeout_ns`: `None` waits for ever.
+    /// Waits until a ring has bytes or the kernel has an event, and returns what `ask` returned
+    /// last, or 0 where only rings have bytes and the kernel was asked less than 50 µs ago.
+    /// `timeout_ns`: `None` waits forever.
     ///
     /// `ask` calls the kernel's poll(2) with the caller's whole list. Where it finds a promoted connection readable,
     /// the caller tells it by [`Pair::report_readable`] (C9).
@@ -111,7 +113,8 @@ impl Poller {
                 return self.ask_now(&mut ask, Ask::AlsoReady, machine.now_ns());
             }
             let left = end.map(|end| end.saturating_sub(machine.now_ns()));
-            // Ring bytes that kernel bytes precede which have not arrived: the kernel wakes the thread, unless another one takes them (C7).
+            // Kernel bytes that precede the ring's have not arrived. They wake the thread, unless
+            // another one takes them (C7).
             let bound = (!are_drained).then_some(BEHIND_NS);
             let result = ask(Ask::Call(left.into_iter().chain(bound).min()));
             end_all(list);
@@ -133,12 +136,12 @@ fn check_all<K: Kernel>(list: &mut [Watched<'_, K>]) -> bool {
     list.iter_mut().fold(false, |any, watched| watched.check() | any)
 }
 
-/// C5, as the caller is about to look and the kernel has just said that it has nothing.
+/// C5, because the caller is about to look and the kernel has just reported nothing.
 fn set_rings<K: Kernel>(list: &[Watched<'_, K>]) -> bool {
     list.len() <= SHORT_LIST && list.iter().fold(false, |any, watched| watched.pair.try_set_ring() | any)
 }
 
-/// C4 and C8 for each. False: one has bytes in its ring.
+/// C4 and C8 for each connection. Returns false if one has bytes in its ring.
 fn begin_all<K: Kernel>(list: &mut [Watched<'_, K>]) -> bool {
     list.iter_mut().fold(true, |all, watched| {
         watched.is_asleep = watched.pair.begin_sleep();

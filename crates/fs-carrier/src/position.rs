@@ -1,6 +1,6 @@
 //! Positions in the stream of ring bytes.
 
-/// Bits of a position: what is left of the word beside its flags.
+/// Bits of a position: those of the word without its flags.
 const BITS: u32 = 48;
 const MASK: u64 = (1 << BITS) - 1;
 

@@ -1,7 +1,8 @@
 //! The producer's rules, P1 to P5.
 //!
-//! A producer that is killed: before the compare-exchange of P1 nothing was published. Between send(2) and `K`, the bytes are the kernel's, and
-//! the count is behind: the consumer reads them by C2, as `I` stays above 0 and the ring is not granted any more. Slow, and right.
+//! A producer may be killed. Before the compare-exchange of P1 nothing was published. Between
+//! send(2) and `K`, the kernel has the bytes and the count is too low: the consumer reads them by
+//! C2, because `I` stays above 0 and the ring is not granted any more. That is slower but correct.
 
 use crate::counters::Counters;
 use crate::kernel::{Errno, Kernel};
@@ -17,8 +18,9 @@ const SENDS_PER_READING: u32 = 64;
 /// Time that a sender uses the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
 /// after the peer's death; shorter: a system call more often.
 const CHECK_NS: u64 = 1_000_000;
-/// Time in which all bytes may go by the ring, until some must go by the kernel (P5). Longer: a firewall's rule that comes later takes
-/// effect later; shorter: the wake-up of a kernel send, about 70 µs, more often.
+/// Time in which all bytes may use the ring, until some must use the kernel (P5). Longer: a later
+/// firewall rule takes effect later. Shorter: the wake-up of a kernel send, about 70 µs, more
+/// often.
 const KERNEL_NS: u64 = 1_000_000_000;
 
 /// One end's outgoing direction.
@@ -39,14 +41,15 @@ enum Published {
     Yes,
     /// No room for the piece.
     Full,
-    /// P5: the piece has to go by the kernel.
+    /// P5: the kernel has to carry the piece.
     Due,
     /// The kernel carries.
     Kernel(Snapshot),
 }
 
-/// P1 for a message that fits in the word's line while the ring is empty, as far as this end knows without a look at another line. Nothing:
-/// nothing was sent, and [`Producer::send`] is for it.
+/// P1 for a message that fits in the word's line while the ring is empty, as far as this end knows
+/// without reading another line. Returns `None` if nothing was sent. The caller then uses
+/// [`Producer::send`].
 #[inline]
 pub(crate) fn send_short(
     direction: &Direction,
@@ -92,7 +95,7 @@ impl<K: Kernel> Producer<'_, K> {
     /// The errors of send(2), if nothing was sent before.
     #[inline]
     pub(crate) fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
-        // Only whole pieces: half of a piece in each carrier would be in two streams at once.
+        // Only whole pieces, because a piece must not be split between the carriers.
         let most = (self.ring.capacity() / 4) as usize;
         let mut done = 0;
         let mut waited = false;
@@ -118,7 +121,8 @@ impl<K: Kernel> Producer<'_, K> {
                     };
                     is_due = false;
                     match result {
-                        // Short: the socket does not wait, or a signal came. The caller decides.
+                        // The count is short if the socket does not block, or after a signal. The
+                        // caller decides.
                         Ok(n) if n < rest.len() => return Ok(done + n),
                         Ok(n) => done += n,
                         Err(_) if done > 0 => return Ok(done),
@@ -174,8 +178,9 @@ impl<K: Kernel> Producer<'_, K> {
         Published::Yes
     }
 
-    /// Returns how many ring bytes are unread as far as this end has to know for a piece of `len` bytes: first by what it knows, then by the
-    /// credit, which came with the other direction's line, then by the consumer's own line. Nothing: the words make no sense.
+    /// Returns how many ring bytes are unread as far as this end has to know for a piece of `len`
+    /// bytes: first by what it knows, then by the credit, which came with the other direction's
+    /// line, then by the consumer's own line. Returns `None` if the words are invalid.
     #[inline]
     fn used(&self, tail: Position, len: usize) -> Option<u64> {
         let send = &self.side.send;
@@ -202,7 +207,7 @@ impl<K: Kernel> Producer<'_, K> {
         used.min(tail.since(Position::new(self.direction.line_c.head.load(Ordering::Acquire))))
     }
 
-    /// Waits for room as long as the reader may be awake. Returns whether another attempt pays.
+    /// Waits for space as long as the reader may be awake. Returns whether another attempt pays.
     #[cold]
     fn wait_for_room(&self, len: usize) -> bool {
         let enough = || {
@@ -253,8 +258,9 @@ impl<K: Kernel> Producer<'_, K> {
                     return false;
                 }
             } else {
-                // `K` stands still while the ring carries, as no send is in flight. Only a hostile peer sets `G` as well: a sender
-                // that took this for the kernel's turn would look for the carrier for ever.
+                // `K` stands still while the ring carries, as no send is in flight. Only a hostile
+                // peer sets `G` as well: a sender that took this for the kernel's turn would retry
+                // forever.
                 count.boundary.store(count.sent.load(Ordering::Acquire), Ordering::Release);
             }
             if line.word.set_kernel(seen, pin) {
@@ -278,7 +284,8 @@ impl<K: Kernel> Producer<'_, K> {
         self.pin_locked()
     }
 
-    /// P2: one call that hands bytes to the kernel, counted. Nothing: the carrier has changed, look again.
+    /// P2: makes one counted call that hands bytes to the kernel. Returns `None` if the carrier has
+    /// changed, so that the caller has to check again.
     #[inline]
     pub(crate) fn send_by_kernel(
         &self,
@@ -305,8 +312,9 @@ impl<K: Kernel> Producer<'_, K> {
         Some(result)
     }
 
-    /// P5: returns whether the kernel's turn has come. Whatever stops the connection in the kernel (a rule of the firewall, a route, a program of
-    /// a cgroup) stops it here too: the consumer takes the ring again only once it has the kernel's bytes (C5).
+    /// P5: returns whether the kernel's turn has come. Anything that stops the connection in the
+    /// kernel (a firewall rule, a route, a cgroup's BPF program) stops it here too: the consumer
+    /// takes the ring again only once it has the kernel's bytes (C5).
     #[cold]
     fn is_kernel_due(&self) -> bool {
         // 0 is the beginning, not a time.

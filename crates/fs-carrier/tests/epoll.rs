@@ -1,4 +1,4 @@
-//! A server in another process that serves several connections by one epoll set.
+//! A server in another process serves several connections with one epoll set.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -90,11 +90,11 @@ fn server() {
 
 #[test]
 fn server_with_an_epoll_set_answers_every_byte() {
-    // On a machine with other load both ends may sleep at each message: then the ring was not tested.
+    // On a busy machine both ends may sleep for each message, and the ring is not tested.
     assert!((0..10).any(|_| one_server() > 0), "the ring was never used");
 }
 
-/// Returns how many messages went by a ring.
+/// Returns the number of messages that used a ring.
 fn one_server() -> u64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its address").port();
@@ -158,7 +158,7 @@ fn clients_of(pairs: &[Arc<Pair<Sock>>]) {
     }
 }
 
-/// A descriptor that stands for an interruption is gone after it.
+/// The descriptor of an interruption is closed after it.
 #[test]
 fn interruption_wakes_a_sleeper_and_ends() {
     use fs_carrier::kernel::KernelSet;

@@ -8,7 +8,7 @@ fn random_use_keeps_every_byte_in_order() {
     for seed in 1..=12 {
         total += common::round(seed, 1 << 20);
     }
-    // Where other work has the processors, receivers are seldom awake: more rounds then.
+    // On a busy machine receivers are rarely awake, so more rounds run.
     for seed in 13..=60 {
         if total.counts.ring_sends > 0 {
             break;

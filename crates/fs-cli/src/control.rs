@@ -14,7 +14,7 @@ pub(crate) struct ControlArgs {
 }
 
 impl ControlArgs {
-    /// The path that was given.
+    /// Returns the path of the option, if it is set.
     fn named(&self) -> Option<PathBuf> {
         self.control.clone().filter(|path| !path.as_os_str().is_empty())
     }
@@ -37,7 +37,7 @@ impl ControlArgs {
     /// Returns the socket of the daemon that serves this user, if one does: the named one, else its own, else the system's.
     pub(crate) fn running(&self) -> Option<PathBuf> {
         let system = self.named().is_none().then(|| PathBuf::from(SYSTEM_CONTROL));
-        // Services have no runtime directory, and therefore no daemon of their own.
+        // Services have no runtime directory, so they use the system's daemon.
         self.path().ok().into_iter().chain(system).find(|path| Service::answers(path))
     }
 

@@ -1,5 +1,5 @@
-//! Every counter of the daemon: its meaning, and when to alarm. The help texts of the metrics, the
-//! manual page fastsock-counters(7) and docs/COUNTERS.md come from this table.
+//! Every counter of the daemon, its meaning, and when to alarm. The help texts of the metrics, the
+//! manual page fastsock-counters(7) and docs/COUNTERS.md are made from this table.
 
 use fs_pairs::Reason;
 use fs_pairs::counters::Counters;
@@ -11,9 +11,9 @@ pub(crate) struct Counter {
     pub(crate) name: &'static str,
     /// The meaning of the counter, in one sentence.
     pub(crate) meaning: &'static str,
-    /// When an operator should look at it. Empty: no value of it is a fault.
+    /// When an operator should look at it. Empty if no value indicates a fault.
     alarm: &'static str,
-    /// True for a number that can fall.
+    /// True if the number can decrease.
     pub(crate) is_gauge: bool,
     value: Value,
 }
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Names of alert rules and dashboard that no counter has would never fire, and show nothing.
+    /// An alert rule or dashboard with an unknown name would never fire and show nothing.
     #[test]
     fn rules_and_dashboard_name_counters_that_exist() {
         let rules = include_str!("../../../packaging/prometheus/fastsock.rules.yml");
@@ -200,7 +200,7 @@ mod tests {
             seen += 1;
         }
         assert!(seen > 8, "{seen}");
-        // Reasons that an alert names exist.
+        // The reasons in the alerts exist.
         let named = rules.split("reason=~\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
         assert!(named.split('|').all(|reason| Reason::ALL.iter().any(|known| known.to_string() == reason)), "{named}");
     }

@@ -4,7 +4,7 @@
 use crate::counters::Row;
 use std::fmt::Write;
 
-/// The two differ in which name of a counter its HELP and TYPE lines have, and in the last line.
+/// The format. The two differ in the counter's name in HELP and TYPE lines, and in the last line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Classic,
@@ -30,7 +30,8 @@ pub(crate) fn text(rows: &[Row], format: Format) -> String {
     text
 }
 
-/// Formats `{reason="value"}`, or nothing for a counter without one. Reasons have no characters that need an escape.
+/// Formats `{reason="value"}`, or nothing for a counter without reasons. No reason has characters
+/// that need an escape.
 pub(crate) fn labels(row: &Row) -> String {
     row.reason.as_ref().map_or_else(String::new, |reason| format!("{{reason=\"{reason}\"}}"))
 }
@@ -47,7 +48,8 @@ mod tests {
         rows(&Counters { pairs: 3, ring_bytes: 7, refused: [2; Reason::ALL.len()], ..Counters::default() })
     }
 
-    /// The types of samples as Prometheus' classic parser knows them: by the name in the TYPE line.
+    /// Returns the types of samples by the name in their TYPE line, as Prometheus' classic parser
+    /// reads them.
     fn types(classic: &str) -> HashMap<String, Option<String>> {
         let mut types = HashMap::new();
         let mut of_samples = HashMap::new();

@@ -1,5 +1,5 @@
-//! Finds out whether a program will load the library and route its socket calls through it, for
-//! `fastsock run`'s warning. It reads the same headers as the kernel and the loader, which decide.
+//! Checks whether a program will load the library and route its socket calls through it, for
+//! `fastsock run`'s warning. Reads the same headers as the kernel and the loader.
 
 use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -22,7 +22,7 @@ const MACHINE: u16 = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else {
 /// Type of the build ID note that Go's linker writes into every program, by the owner "Go".
 const GO_BUILD_ID: u32 = 4;
 
-/// Why a program is not accelerated.
+/// The reason why a program is not accelerated.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// A static program: it loads no library.
@@ -31,7 +31,7 @@ pub(crate) enum Obstacle {
     Go,
     /// 32-bit, or for another processor.
     OtherMachine,
-    /// The loader of another C library than the library's.
+    /// A C library other than the one of `libfastsock.so`.
     OtherLoader(PathBuf),
     /// The program has more rights than its caller, so the loader ignores LD_PRELOAD.
     MoreRights,
@@ -74,7 +74,7 @@ pub(crate) fn obstacle(command: &OsStr) -> Option<(PathBuf, Obstacle)> {
     None
 }
 
-/// Like execvp(3).
+/// Finds the program's file as execvp(3) does.
 fn find(command: &OsStr) -> Option<PathBuf> {
     if command.as_bytes().contains(&b'/') {
         return Some(command.into());
@@ -129,8 +129,8 @@ fn is_glibc(loader: &Path) -> bool {
     name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so") || name == b"ld.so" || name.starts_with(b"ld-2.")
 }
 
-/// The cases in which the kernel sets AT_SECURE: set-user-ID or set-group-ID to another user or
-/// group, or file capabilities.
+/// Returns true if the kernel will set AT_SECURE: the file is set-user-ID or set-group-ID to
+/// another user or group, or has file capabilities.
 fn has_more_rights(meta: &Metadata, path: &Path) -> bool {
     const SET_UID: u32 = 0o4000;
     const SET_GID_AND_GROUP_RUNS: u32 = 0o2010;
@@ -144,8 +144,8 @@ fn has_more_rights(meta: &Metadata, path: &Path) -> bool {
 /// The relevant headers of an executable file.
 #[derive(Debug)]
 struct Elf {
-    /// A program, not a library that can be run, as the loader can: it has a fixed address, or a
-    /// flag says so.
+    /// True for a program, false for a library that can be executed, such as the loader. A program
+    /// has a fixed address or a flag.
     is_program: bool,
     loader: Option<PathBuf>,
     is_go: bool,
@@ -193,7 +193,7 @@ mod tests {
     use object::elf::{ET_DYN as DYN, ET_EXEC as EXEC, PT_DYNAMIC, PT_INTERP, PT_NOTE};
     use std::os::unix::fs::PermissionsExt;
 
-    /// A test's own directory, removed at its end.
+    /// A directory of one test, removed when dropped.
     struct Files(PathBuf);
 
     impl Files {

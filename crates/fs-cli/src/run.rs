@@ -11,13 +11,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// Names the library.
+/// The environment variable with the library's path.
 const LIBRARY_VARIABLE: &str = "FASTSOCK_LIB";
 /// Options of AddressSanitizer's runtime. The last of two equal options counts.
 const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 /// The library's file.
 const LIBRARY: &str = "libfastsock.so";
-/// The unit of the system's daemon.
+/// The systemd unit of the system's daemon.
 const UNIT: &str = "fastsock.service";
 /// The configuration of the system's daemon, as the package installs it.
 pub(crate) const SYSTEM_CONFIG: &str = "/etc/fastsock/fastsock.toml";
@@ -39,8 +39,8 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the program. A fault of the daemon does not keep the program from starting. The library in
-/// it finds a daemon that starts later.
+/// Runs the program, even if the daemon cannot be used. The library finds a daemon that starts
+/// later.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let library = library()?;
     let (program, rest) = args.command.split_first().context("no command was given")?;
@@ -72,8 +72,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(execute(program, rest, &library, &path))
 }
 
-/// Returns the control socket of the daemon that serves this user. If there is none, starts a daemon. An error comes with the path
-/// at which one may serve later.
+/// Returns the control socket of the daemon that serves this user. Starts a daemon if there is
+/// none. An error has the path at which a daemon may serve later.
 fn daemon(control: &ControlArgs) -> Result<PathBuf, (PathBuf, anyhow::Error)> {
     // An absolute path, because the program may change its directory.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
@@ -81,7 +81,7 @@ fn daemon(control: &ControlArgs) -> Result<PathBuf, (PathBuf, anyhow::Error)> {
         return Ok(absolute(running));
     }
     match control.path().map(absolute) {
-        // If there is no directory for sockets, that is the reason.
+        // Without a directory for sockets, this error is the reason.
         Err(error) => Err((SYSTEM_CONTROL.into(), error)),
         Ok(own) => {
             let started = if own == Path::new(SYSTEM_CONTROL) && host_has_unit() { start_unit() } else { start(&own) };
@@ -93,7 +93,7 @@ fn daemon(control: &ControlArgs) -> Result<PathBuf, (PathBuf, anyhow::Error)> {
     }
 }
 
-/// Takes this process's place, and returns only if that fails.
+/// Replaces this process. Returns only if that fails.
 fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -> ExitCode {
     let error = Command::new(program)
         .args(rest)
@@ -101,12 +101,13 @@ fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -
         .env(SANITIZER_VARIABLE, sanitizer_options(std::env::var_os(SANITIZER_VARIABLE)))
         .env(CONTROL_VARIABLE, control)
         .exec();
-    // Like shells: 127 if the program is not found, 126 if it cannot be run.
+    // As in a shell: 127 if the program is not found, 126 if it cannot be run.
     eprintln!("fastsock: cannot run {}: {error}", program.display());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// Returns the library next to this program, or in `../lib` or `../lib/fastsock`, or as `FASTSOCK_LIB` says.
+/// Returns the library that `FASTSOCK_LIB` names, or the one next to this program, in `../lib` or
+/// in `../lib/fastsock`.
 pub(crate) fn library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
@@ -117,7 +118,7 @@ pub(crate) fn library() -> anyhow::Result<PathBuf> {
     }
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let directory = program.parent().unwrap_or(Path::new("/"));
-    // Next to it in target/, and as packages install both.
+    // Next to it in target/, and in the directories of packages.
     let places = ["", "../lib", "../lib/fastsock"].map(|place| directory.join(place).join(LIBRARY));
     places.iter().find(|path| path.is_file()).cloned().with_context(|| {
         format!(
@@ -127,8 +128,9 @@ pub(crate) fn library() -> anyhow::Result<PathBuf> {
     })
 }
 
-/// Programs that gcc builds with AddressSanitizer end at once if a preloaded library comes before its runtime. The
-/// library's functions call the runtime's, so the order does no harm.
+/// A program that gcc has built with AddressSanitizer exits at once if a preloaded library comes
+/// before the sanitizer's runtime. The order does no harm, because the library's functions call the
+/// runtime's.
 fn sanitizer_options(before: Option<OsString>) -> OsString {
     let mut value = OsString::from("verify_asan_link_order=0");
     if let Some(before) = before.filter(|before| !before.is_empty()) {
@@ -138,7 +140,7 @@ fn sanitizer_options(before: Option<OsString>) -> OsString {
     value
 }
 
-/// The library first, then the previous value.
+/// Returns the value of LD_PRELOAD: the library, then the previous value.
 fn preload(library: &Path, before: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {
@@ -148,8 +150,8 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     value
 }
 
-/// Returns true if systemd has the package's unit. Then no other daemon is started at the system's control socket: it would not end with
-/// the unit, and not be reloaded with it.
+/// Returns true if systemd has the package's unit. Then no other daemon is started at the system's
+/// control socket: it would neither stop nor reload with the unit.
 fn host_has_unit() -> bool {
     let mut command = Command::new("systemctl");
     command.args(["show", "--property=LoadState", "--value", UNIT]).env_remove("LD_PRELOAD").stderr(Stdio::null());
@@ -172,9 +174,9 @@ fn start_unit() -> anyhow::Result<()> {
     bail!("systemd cannot start {UNIT}: {}", said.lines().next().unwrap_or_default())
 }
 
-/// Starts a daemon that stays in the background, like an SSH agent, and waits until it serves. An
-/// intermediate process starts it, so that it is no child of the program that replaces this
-/// process, which may wait for all its children.
+/// Starts a daemon in the background, like an SSH agent, and waits until it serves. An intermediate
+/// process starts it: the daemon must not be a child of the program that replaces this process,
+/// because the program may wait for all its children.
 fn start(path: &Path) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new(program);
@@ -214,13 +216,13 @@ pub(crate) fn start_daemon(args: StartArgs) -> anyhow::Result<ExitCode> {
     bail!("the daemon did not start: {}", said.trim().trim_start_matches("fastsock: "))
 }
 
-/// Variables that systemd sets for a service alone. With them the daemon would notify for the
-/// service.
+/// Variables that systemd sets for one service. With them the daemon would send notifications in
+/// the service's name.
 const OF_SERVICES: [&str; 6] =
     ["INVOCATION_ID", "JOURNAL_STREAM", "MAINPID", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
 
-/// Runs this program in its own scope. In the service's cgroup the daemon would end with the
-/// service, and count against its limits.
+/// Returns a command that runs this program in its own scope. In the service's cgroup the daemon
+/// would end with the service and count against its limits.
 fn scope() -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new("systemd-run");
@@ -233,7 +235,7 @@ fn scope() -> anyhow::Result<Command> {
 /// Starts a daemon with `command` and waits until one serves. Returns its output if none does.
 fn started(command: &mut Command, path: &Path) -> anyhow::Result<Option<String>> {
     command.arg("up").arg("--control").arg(path);
-    // The system's daemon has the system's rules, also if `run` starts it.
+    // The system's daemon uses the system's configuration, even if `run` starts it.
     if path == Path::new(SYSTEM_CONTROL) && Path::new(SYSTEM_CONFIG).is_file() {
         command.args(["--config", SYSTEM_CONFIG]);
     }

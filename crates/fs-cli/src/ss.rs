@@ -75,7 +75,7 @@ fn table(rows: &[Row], header: bool) -> String {
 
 fn line(row: &Row) -> [String; 8] {
     let [forth, back] = row.traffic;
-    // A reason has blanks, and a column has none.
+    // Columns must not have spaces, but reasons do.
     let reason = row.refused.map(|reason| reason.to_string().replace(' ', "-"));
     let is_pinned = forth.is_pinned || back.is_pinned;
     let reason = reason.unwrap_or_else(|| if is_pinned { "pinned".into() } else { "-".into() });
@@ -131,7 +131,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
 
-    /// One pair that a service has matched, and one end whose peer it does not know.
+    /// Lists one matched pair, and one end whose peer is unknown.
     #[test]
     fn pairs_and_reasons_are_shown() {
         let path = std::env::temp_dir().join(format!("fastsock-ss-{}.pairs", std::process::id()));

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Time that connections over a device have to end after SIGTERM.
+/// Maximum time for connections over a device to end after SIGTERM.
 const DRAIN: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args, Debug)]
@@ -39,10 +39,11 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         return check_devices(&config).map(|()| ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Signals are caught before another process can know that the daemon runs.
+    // Signals are caught before another process can notice the daemon.
     let (mut term, mut int, mut hup) = {
         let _entered = runtime.enter();
-        // A limit of file sizes holds for the memory of rings, too. Caught, it fails a ring; by default it ends the daemon.
+        // A file size limit applies to the memory of rings, too. With a handler, exceeding it fails
+        // a ring. By default it would kill the daemon.
         drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
     };
@@ -95,7 +96,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses devices that do not exist.
+/// Fails for devices that do not exist.
 fn check_devices(config: &Config) -> anyhow::Result<()> {
     for device in config.devices() {
         fs_daemon::shared::check(device).with_context(|| format!("devices: {device}"))?;

@@ -1,6 +1,6 @@
 //! docs/CARRIERS.md's tables: every method of the sockets of a core and of any thread, over AF_XDP
-//! on a device of one's own, over a device that a daemon shares (by a user without rights), and on
-//! the kernel's sockets. The last needs neither rights nor a device.
+//! on the program's own device, over a shared device (as an unprivileged user), and on kernel
+//! sockets, which need neither privileges nor a device.
 //!
 //! `WRITE_CARRIERS=1` writes the page. A difference needs a reason in [`DIFFER`].
 
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-/// The peer's port, and the port of ours at which it knocks.
+/// The peer's port, and our port to which it connects.
 const PORT: u16 = 7007;
 const KNOCKED: u16 = 7008;
 
@@ -26,7 +26,7 @@ const SHARED: &str = "shared device";
 const KERNEL: &str = "kernel";
 const CARRIERS: [&str; 3] = [OWN, SHARED, KERNEL];
 
-/// Type (any that ends so), operation, and why carriers differ in it.
+/// The end of the type's name, the operation, and why the carriers differ.
 const DIFFER: &[(&str, &str, &str)] = &[
     ("TcpStream", "carrier", "says which"),
     ("TcpStream", "poll_forward", "the kernel's received bytes are in no frame that a core could send"),
@@ -43,7 +43,8 @@ const NOT_CALLED: &[(&str, &str, &str)] = &[
     ("local::TcpStream", "recv_out_of_band", "urgent data needs a peer that sends it: `carriers.rs` of fs-compat"),
 ];
 
-/// Functions of `operations` that call a type's methods: its name's end, file, functions.
+/// Functions of `operations` that call a type's methods: the end of the type's name, file,
+/// functions.
 const CALLED_IN: &[(&str, &str, &[&str])] = &[
     ("TcpStream", "both.rs", &["stream", "end"]),
     ("local::TcpStream", "core_only.rs", &["stream", "ends"]),
@@ -90,7 +91,7 @@ fn calls_of_kernel() -> Vec<Row> {
         let knocked = std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap();
         let listener = TcpListener::bind((host, 0)).await.unwrap();
         let peer = listener.local_addr().unwrap();
-        // The same port, as in the lab; nobody else has just got this one.
+        // The same port as in the lab. No other socket has got it in between.
         let socket = UdpSocket::bind(peer).await.unwrap();
         tokio::task::spawn_local(operations::serve(listener, socket, knocked));
         operations::all(peer, knocked, DEVICE).await
@@ -98,14 +99,14 @@ fn calls_of_kernel() -> Vec<Row> {
     runtime.run(calls).unwrap().pop().unwrap()
 }
 
-/// What each carrier returned: carrier, then type and operation.
+/// The results by carrier, type and operation.
 type Table = BTreeMap<&'static str, BTreeMap<(String, String), String>>;
 
 fn reason(of: &str, operation: &str) -> Option<&'static str> {
     DIFFER.iter().find(|(ends, name, _)| of.ends_with(ends) && *name == operation).map(|(.., why)| *why)
 }
 
-/// The tables, with operations in the order in which they were called.
+/// Formats the tables, with operations in the order of their calls.
 fn markdown(order: &[(String, String)], table: &Table) -> String {
     let mut text = String::new();
     let mut last = "";
@@ -213,7 +214,7 @@ fn every_method_is_called() {
         for (_, file, functions) in CALLED_IN.iter().filter(|(ends, ..)| of.ends_with(ends)) {
             functions.iter().for_each(|name| calls += &bodies(&source(file), name));
         }
-        // Constructors name the type, in whatever function.
+        // A constructor names its type in any function.
         let (_, ty) = of.split_once("::").expect("a module and a type");
         let files: &[_] = if of.starts_with("local::") { &["both.rs", "core_only.rs"] } else { &["both.rs", "mod.rs"] };
         let named = files.iter().map(|file| source(file)).collect::<String>();

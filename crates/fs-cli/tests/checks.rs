@@ -1,10 +1,10 @@
-//! Commands that check: they refuse what does not exist, and say what to do. And formats of a
-//! running daemon's counters.
+//! Commands that check their arguments: they reject what does not exist, and print a remedy. Also
+//! the formats of a running daemon's counters.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-/// A directory of the test's own, removed when it is dropped.
+/// A directory of one test, removed when dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -67,7 +67,7 @@ fn configured_devices_that_do_not_exist_are_refused() {
     assert!(!doctor.status.success() && said(&doctor).contains("line 1"), "{}", said(&doctor));
 }
 
-/// Killed when it is dropped.
+/// A daemon that is killed when dropped.
 struct Daemon(Child);
 
 impl Drop for Daemon {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use fs_pairs::{Client, Service};
 
-/// A directory with something that stands for the library.
+/// A directory with a file in place of the library.
 struct TestDirectory(PathBuf);
 
 impl TestDirectory {
     fn new(test: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("fastsock-run-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        // The loader says that the file is no library, and starts the program without it.
+        // The loader reports that the file is no library, and starts the program without it.
         std::fs::write(directory.join("library.so"), "").unwrap();
         Self(directory)
     }
@@ -23,7 +23,7 @@ impl TestDirectory {
         self.0.join("control.sock")
     }
 
-    /// Runs a program that prints what the library would see.
+    /// Runs a program that prints the library's environment.
     fn run(&self, control: &Path, options: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
         command.arg("run").args(options).args(["sh", "-c", "echo $LD_PRELOAD $FASTSOCK_CONTROL; exit 3"]);
@@ -68,7 +68,7 @@ impl Drop for Daemon {
 #[test]
 fn program_runs_without_a_daemon() {
     let place = TestDirectory::new("without");
-    // No daemon can serve there: a file is in the way.
+    // No daemon can serve there, because a file has the directory's name.
     let control = place.0.join("library.so/control.sock");
     let output = place.run(&control, &[]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
@@ -120,7 +120,7 @@ fn program_gets_a_daemon() {
     assert!(Service::answers(&place.control()));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("get a ring (daemon at"), "{said}");
-    // The daemon's command line names its control socket, which is this test's alone.
+    // The daemon's command line names its control socket, which only this test uses.
     let own = place.control().into_os_string().into_encoded_bytes();
     let is_ours = |line: &[u8]| line.split(|byte| *byte == 0).any(|word| word == own);
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());

@@ -62,7 +62,7 @@ fn manager_is_notified_of_start_reload_and_end() {
     assert!(service.directory.join("control.sock").exists());
     let waits = |what: &str| format!("restart the daemon to apply changes of {what}\n");
     for (config, says) in [
-        // Without the section that it was started with.
+        // Without the section of the start.
         ("[[policy]]\nring = false\n", waits("[limits]")),
         ("[limits]\npairs = 10\n", "STATUS=reloaded policies\n".to_owned()),
         ("[limits]\n\narenas = 0\n", "kept the old configuration, because the new one is wrong: ".to_owned()),
@@ -90,7 +90,7 @@ fn daemon_drops_unneeded_capabilities() {
         u64::from_str_radix(value, 16).unwrap()
     };
     assert_eq!((field("NoNewPrivs:"), field("CapInh:"), field("CapAmb:")), (1, 0, 0));
-    // Dropping from the bounding set needs CAP_SETPCAP.
+    // Dropping a capability from the bounding set needs CAP_SETPCAP.
     let own = std::fs::read_to_string("/proc/self/status").unwrap();
     let own = own.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
     let can = u64::from_str_radix(own, 16).unwrap() & 1 << 8 != 0;
@@ -108,7 +108,7 @@ fn configuration_is_checked_without_a_daemon() {
         let output = command.args(["up", "--check", "--config"]).arg(&file).output().unwrap();
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
-    // The configuration of the packages.
+    // The packages' configuration is valid.
     assert_eq!(check(include_str!("../../../packaging/fastsock.toml")), (true, String::new()));
     // The same with all its example settings enabled.
     let is_setting = |line: &str| {

@@ -1,5 +1,5 @@
-//! Several programs share a device: each a process of a user without rights, real kernels at the
-//! other end of the wire. Needs root, for namespaces.
+//! Several unprivileged programs share a device. The peers on the wire are kernels. Needs root, for
+//! namespaces.
 
 #[path = "shared/lab.rs"]
 mod lab;
@@ -28,18 +28,18 @@ fn programs_share_a_device_and_survive_its_daemon() {
     for program in [&mut one, &mut two] {
         assert_eq!(program.wait_for("carrier"), "Core");
     }
-    // What has no lease is the kernel's.
+    // Packets without a lease go to the kernel.
     let kernel = lab.host.enter(|| std::net::TcpListener::bind("[::]:7003").unwrap());
     lab.peer.enter(|| drop(connect(SocketAddr::new(ours(false), 7003))));
     kernel.accept().unwrap();
     lab.peer.run(&format!("ping -c 1 -W 30 {} >/dev/null && ping -c 1 -W 30 {} >/dev/null", ours(false), ours(true)));
-    // The kernel has refused the port to others.
+    // The kernel refuses the port to other sockets.
     let taken = lab.host.enter(|| std::net::TcpListener::bind("0.0.0.0:7001").unwrap_err());
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
-    // This host's own clients use the kernel.
+    // Clients on this host use the kernel.
     lab.host.enter(|| exchange(&mut connect(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 7001)), 10_000));
 
-    // A program that is killed leaves nothing.
+    // A killed program leaves nothing behind.
     one.kill();
     lab.wait_for_pairs(1);
     let gone = || std::net::TcpStream::connect_timeout(&SocketAddr::new(ours(false), 7001), Duration::from_secs(30));
@@ -49,7 +49,7 @@ fn programs_share_a_device_and_survive_its_daemon() {
     let mut tries = (0..3000).map(|_| std::thread::sleep(Duration::from_millis(10)));
     let _again = tries.find_map(|()| lab.host.enter(again)).expect("the port is free");
 
-    // Nothing ends with the daemon, and the next one knows the programs.
+    // Connections outlive the daemon, and the next daemon knows the programs.
     let mut kept = lab.peer.enter(|| connect(SocketAddr::new(ours(true), 7002)));
     exchange(&mut kept, 10_000);
     let to = SocketAddr::new(ours(false), 7002);
@@ -79,7 +79,7 @@ fn programs_share_a_device_and_survive_its_daemon() {
     lab.down();
     let rest = lab.host.enter(|| shared::list(shared::PINS.as_ref()).unwrap());
     assert!(rest.is_empty(), "{rest:?}");
-    // Nobody drops packets of what was leased.
+    // Packets of the former lease go to the kernel.
     let kernel = lab.host.enter(|| std::net::TcpListener::bind("[::]:7002").unwrap());
     lab.peer.enter(|| drop(connect(SocketAddr::new(ours(false), 7002))));
     kernel.accept().unwrap();
@@ -96,7 +96,7 @@ fn program_in_another_namespace_needs_the_control_socket_only() {
     // The port is one of the host.
     let taken = lab.host.enter(|| std::net::TcpListener::bind("0.0.0.0:7001").unwrap_err());
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
-    // It connects to the wire too.
+    // The program also connects to the peer.
     let echo = lab.peer.enter(|| std::net::TcpListener::bind("[::]:7100").unwrap());
     let serve = std::thread::spawn(move || {
         for _ in 0..2 {
@@ -106,7 +106,7 @@ fn program_in_another_namespace_needs_the_control_socket_only() {
         }
     });
     let mut client = lab.program(&container, 65_533, "ask 7100");
-    // Its connections have ended too, which a killed program's peers do not hear.
+    // Its connections have ended too. The peer of a killed program gets no packet about that.
     client.wait_for("over");
     serve.join().unwrap();
     drop(server);
@@ -145,7 +145,8 @@ fn program_with_several_cores_on_several_devices() {
     let Some(lab) = Lab::with("several", 2, 4) else { return };
     let daemon = lab.daemon();
     let mut both = lab.program(&lab.host, 65_534, "serve 7001 cores=2 device=fsd0 device=fsd1");
-    // One of them, with more cores than the other program and as many as there are queues.
+    // One program uses one device, with more cores than the other program and as many as there are
+    // queues.
     let mut one = lab.program(&lab.host, 65_533, "serve 7002 cores=4 device=fsd1");
     assert_eq!(lab.pairs(), 3);
     for device in 0..2 {
@@ -153,7 +154,7 @@ fn program_with_several_cores_on_several_devices() {
     }
     (0..8).for_each(|_| lab.echoes_at(1, 7002, 50_000));
     assert_eq!((both.wait_for("carrier"), one.wait_for("carrier")), ("Core".into(), "Core".into()));
-    // The kernel has the port on the device that the program does not have.
+    // On the device that the program does not use, the kernel has the port.
     lab.peer.enter(|| exchange(&mut connect(SocketAddr::new(ours(false), 7002)), 10_000));
     daemon.kill();
     let _daemon = lab.daemon();
@@ -189,7 +190,7 @@ fn device_that_goes_and_comes_back_is_shared_again() {
     let mut before = lab.program(&lab.host, 65_534, "serve 7001");
     lab.echoes(7001, 10_000);
     lab.host.run("ip link del fsd0");
-    // It has no other device.
+    // The program has no other device.
     before.wait_for_end();
     lab.wait_for_pairs(0);
     lab.plug(0, 1);

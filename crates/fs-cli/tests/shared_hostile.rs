@@ -1,5 +1,5 @@
-//! A program on a shared device that lies: in the frames that it writes, in its rings, and to the
-//! daemon. Each frame is dropped and counted, and its neighbour goes on. Needs root.
+//! A hostile program on a shared device: invalid frames, invalid ring entries, and invalid requests
+//! to the daemon. Each frame is dropped and counted, and its neighbour goes on. Needs root.
 
 #[path = "shared/lab.rs"]
 mod lab;
@@ -30,7 +30,8 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// The neighbour, the liar with a lease of port 7002 (UDP), and a peer that receives at port 9000.
+/// A neighbour, a hostile program with a lease of port 7002 (UDP), and a peer that receives at port
+/// 9000.
 struct Scene {
     lab: Lab,
     _daemon: lab::Running,
@@ -59,7 +60,7 @@ impl Scene {
         Some(Self { lab, _daemon: daemon, neighbour, liar, sinks })
     }
 
-    /// Sends an honest datagram, which is the next one that the peer gets.
+    /// Sends a valid datagram, which must be the next one that the peer receives.
     fn is_next(&mut self, v6: bool, payload: usize) {
         let number = usize::from(v6);
         self.liar.send(&datagram(at(OWN[number]), at(TO[number]), payload));
@@ -142,14 +143,14 @@ fn forged_frames_of_ipv6_are_dropped_and_counted() {
     scene.is_next(true, 40);
     let counters = scene.liar.counters(&scene.lab);
     assert_eq!(counters["out_frames"], 2, "{counters:?}");
-    // With that without a lease, of the scene.
+    // Includes the scene's datagram without a lease.
     assert_eq!(counters["drop_port"], 3, "{counters:?}");
     assert_eq!(counters["drop_address"], 2, "{counters:?}");
     assert_eq!(counters["drop_fragment"], 1, "{counters:?}");
     assert_eq!(counters["drop_local"], 1, "{counters:?}");
     assert_eq!(counters["drop_length"], 1, "{counters:?}");
     assert_eq!(counters["drop_protocol"] + counters["drop_malformed"], 6, "{counters:?}");
-    // To the loopback address: its route is no unicast route of the device.
+    // The loopback address: its route is no unicast route of the device.
     scene.liar.send(&datagram(own, at("[::1]:7001"), 30));
     scene.is_next(true, 50);
     scene.end();
@@ -165,16 +166,16 @@ fn offloads_and_super_segments_do_not_pass_the_check() {
     let before = scene.liar.counters(&scene.lab);
     // A reserved option.
     scene.liar.send_with(&good, 1 << 31);
-    // Whole or in parts, a forged one is a forged one.
+    // A forged packet is dropped whole and in parts.
     for cut in [14, 20, 30, 34, 36, 40] {
         scene.liar.send_in_parts(&[&forged[..cut], &forged[cut..]]);
     }
-    // Three chunks are more than the device's MTU, with a length in the header that fits or not.
+    // Three chunks exceed the device's MTU, with a correct or wrong length in the header.
     let long = datagram(own, to, 9000);
     scene.liar.send_in_parts(&[&long[..3000], &long[3000..6000], &long[6000..]]);
     let short = changed(&long, 16, &58_u16.to_be_bytes());
     scene.liar.send_in_parts(&[&short[..3000], &short[3000..6000], &short[6000..]]);
-    // As a super-segment with many parts.
+    // A super-segment in many parts.
     let parts: Vec<&[u8]> = long.chunks(600).collect();
     scene.liar.send_in_parts(&parts);
     scene.is_next(false, 40);
@@ -183,7 +184,7 @@ fn offloads_and_super_segments_do_not_pass_the_check() {
     assert_eq!(more("out_frames"), 1, "{counters:?}");
     assert_eq!(more("drop_length"), 3, "{counters:?}");
     assert_eq!(more("drop_port") + more("drop_malformed"), 6, "{counters:?}");
-    // An honest one in parts passes.
+    // A valid packet in parts passes.
     scene.liar.send_in_parts(&[&good[..20], &good[20..]]);
     assert_eq!(scene.sinks[0].recv_from(&mut [0; 2000]).unwrap(), (30, own));
     // XDP_TXMD_FLAGS_CHECKSUM with csum_start on the source port: it would be written after the
@@ -200,8 +201,8 @@ fn offloads_and_super_segments_do_not_pass_the_check() {
     scene.end();
 }
 
-/// By the packet socket for super-segments: a checksum that the kernel would write over a header after
-/// the check, and segments that a peer or the kernel should never see.
+/// Through the packet socket for super-segments: a checksum that the kernel would write over a
+/// header after the check, and segments that neither a peer nor the kernel may receive.
 #[test]
 fn forged_super_segments_are_dropped_and_counted() {
     const TCPV4: u8 = 1;
@@ -224,10 +225,11 @@ fn forged_super_segments_are_dropped_and_counted() {
     let counters = scene.liar.counters(&scene.lab);
     assert_eq!(counters["out_frames"] - before["out_frames"], 2, "{counters:?}");
 
-    // The kernel itself refuses some of them (virtio_net_hdr_to_skb).
+    // The kernel itself rejects some of them (virtio_net_hdr_to_skb).
     let mut sent = 0;
     let mut lie = |offloads: Offloads, bytes: &[u8]| sent += u64::from(scene.liar.send_segments(offloads, bytes));
-    // Over the source port, the addresses, the length and the urgent pointer.
+    // The checksum would overwrite the source port, the addresses, the length or the urgent
+    // pointer.
     for place in [(28, 6), (34, 0), (26, 0), (30, 0), (34, 4), (34, 18)] {
         lie(Offloads { checksum: Some(place), ..unfinished }, &one);
         lie(Offloads { checksum: Some(place), ..honest }, &run);
@@ -259,15 +261,15 @@ fn forged_super_segments_are_dropped_and_counted() {
     scene.end();
 }
 
-/// Only the kernel reads its rings. It looks at each entry up to the producer's word, which therefore stays near: docs/SECURITY.md has
-/// what a word far ahead costs.
+/// Only the kernel reads the program's rings. It reads each entry up to the producer index, which
+/// therefore stays near: docs/SECURITY.md describes the cost of a large index.
 #[test]
 fn scribbled_rings_harm_nobody_else() {
     let Some(mut scene) = Scene::new("scribbled") else { return };
     for seed in 0..40 {
         let ring = seed as usize % 4;
         scene.liar.rings.scribble(ring, seed, [0, 1, 64, 1 << 12, 1 << 16][seed as usize % 5]);
-        // What comes for it goes nowhere.
+        // Packets for the program are lost.
         scene.lab.peer.enter(|| {
             for _ in 0..20 {
                 scene.sinks[0].send_to(&[0; 100], OWN[0]).unwrap();
@@ -282,7 +284,7 @@ fn scribbled_rings_harm_nobody_else() {
     scene.end();
 }
 
-/// What the daemon is asked for without a right to it.
+/// Requests to the daemon without the required right are refused.
 #[test]
 fn lies_to_the_daemon_are_refused() {
     let Some(scene) = Scene::new("lies") else { return };
@@ -299,18 +301,18 @@ fn lies_to_the_daemon_are_refused() {
     });
     refused(scene.liar.lease(unbound), libc::EACCES);
     refused(scene.liar.lease(std::fs::File::open("/dev/null").unwrap()), libc::EACCES);
-    // The neighbour's lease is not its own to release.
+    // A program cannot release its neighbour's lease.
     let release = Request::Release { protocol: Protocol::Tcp, at: at("[::]:7001") };
     assert_eq!(call(control, &release, &[]).0, Answer::Done);
     lab.echoes(7001, 10_000);
-    // It has a pair already, and others' slots have tokens.
+    // The program already has a pair, and other slots need their token.
     let (_, file) = Umem::in_file(MEMORY).unwrap();
     refused(call(control, &attach(), &[&file]).0, libc::EINVAL);
     let other = greet(lab);
     for slot in [0, 1, 2, 255, u16::MAX] {
         refused(call(&other, &Request::Resume { slot, token: [0, 0] }, &[]).0, libc::ENOENT);
     }
-    // Memory that is no memory, or another size, or too much.
+    // Memory of the wrong type or size, or too large.
     refused(call(&other, &attach(), &[]).0, libc::EINVAL);
     let null: OwnedFd = std::fs::File::open("/dev/zero").unwrap().into();
     assert!(matches!(call(&other, &attach(), &[&null]).0, Answer::Failed { .. }));
@@ -330,7 +332,7 @@ fn lies_to_the_daemon_are_refused() {
             Request::Attach { name: DEVICE.into(), queues: 1, memory: MEMORY, rings: rings(n), segments: true };
         assert!(matches!(call(&other, &attach, &[&file]).0, Answer::Failed { .. }), "{n}");
     }
-    // A device of another name, and bytes without a meaning: the connection ends, the daemon does not.
+    // An unknown device, and malformed bytes: the connection ends, the daemon does not.
     refused(call(&other, &Request::Device("lo".into()), &[]).0, libc::ENODEV);
     for bytes in [&[0; LEN][..], &[0xff; LEN], &[1, 2, 3]] {
         let one = greet(lab);

@@ -1,5 +1,5 @@
-//! Programs on a shared device and its daemon are killed (SIGKILL) at each of their steps: pairs,
-//! leases and memory return, and the next daemon serves. Needs root.
+//! Programs on a shared device and the daemon are killed (SIGKILL) at each of their steps. Pairs,
+//! leases and memory are freed, and the next daemon serves. Needs root.
 
 #[path = "shared/lab.rs"]
 mod lab;
@@ -23,7 +23,7 @@ fn held(pid: u32) -> usize {
     open + maps.lines().filter(|line| line.contains("/memfd:")).count()
 }
 
-/// The daemon has nothing of a program any more.
+/// Waits until the daemon holds nothing of a program.
 fn nothing_is_held(lab: &Lab) {
     lab.wait_for_pairs(0);
     let end = Instant::now() + Duration::from_secs(60);
@@ -49,7 +49,8 @@ fn killed_program_leaves_nothing() {
     let whole = began.elapsed();
     nothing_is_held(&lab);
     const STEPS: u32 = 12;
-    // From its first instruction to its first accept; most of the time it makes its pair and its leases.
+    // Kills from the first instruction to the first accept. For most of that time the program makes
+    // its pair and its leases.
     for step in 0..STEPS {
         let program = lab.host.enter(|| Running::spawn(&mut lab.program_command(65_534, "serve 7001")));
         std::thread::sleep(whole * step / STEPS);
@@ -69,7 +70,8 @@ fn killed_program_leaves_nothing() {
     lab.down();
 }
 
-/// Kills a process before its system call `name` for the `nth` time from now on. Ends with it.
+/// Kills a process before its system call `name` for the `nth` time from now on. It exits with the
+/// process.
 fn kill_before(pid: u32, name: &str, nth: u32) -> Running {
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o", "/dev/null", "-p", &pid.to_string(), "-e", &format!("trace={name}")]);
@@ -84,13 +86,13 @@ fn kill_before(pid: u32, name: &str, nth: u32) -> Running {
         assert!(Instant::now() < end, "strace does not trace");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // All threads, and it goes on.
+    // By now strace has attached to all threads, and the process runs.
     std::thread::sleep(Duration::from_millis(100));
     strace
 }
 
 /// Kills the daemon before a system call that it makes for a program, and checks that the next one
-/// serves. Returns false if the call was not made so often.
+/// serves. Returns false if the daemon has made fewer such calls.
 fn daemon_dies_before(lab: &Lab, name: &str, nth: u32) -> bool {
     let mut daemon = lab.daemon();
     let kept = lab.program(&lab.host, 65_533, "serve 7002");
@@ -118,7 +120,8 @@ fn daemon_dies_before(lab: &Lab, name: &str, nth: u32) -> bool {
     died
 }
 
-/// A call of each kind that the daemon makes for a program, from the first to the last of them.
+/// Kills the daemon before each kind of system call that it makes for a program, from the first to
+/// the last.
 #[test]
 #[ignore = "takes a minute: cargo xtask proof long"]
 fn daemon_killed_at_each_step_of_a_program() {
@@ -136,12 +139,12 @@ fn daemon_killed_at_each_step_of_a_program() {
     ] {
         died += times.iter().filter(|nth| daemon_dies_before(&lab, name, **nth)).count();
     }
-    // strace may not trace here.
+    // strace may lack the permission to trace.
     assert!(died == 0 || died >= 15, "only {died} daemons have died");
     lab.down();
 }
 
-/// Maps, pins and the attachment are made or taken over.
+/// Kills the daemon while it makes or takes over maps, pins and the attachment.
 #[test]
 #[ignore = "takes a minute: cargo xtask proof long"]
 fn daemon_killed_at_each_step_of_its_start() {
@@ -167,7 +170,7 @@ fn daemon_killed_at_each_step_of_its_start() {
     drop((daemon, kept));
     lab.wait_for_pairs(0);
     lab.down();
-    // From nothing, too.
+    // Also without state of an earlier daemon.
     for nth in [1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 40] {
         start(nth);
     }

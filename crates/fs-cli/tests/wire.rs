@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Two namespaces, and what runs in them.
+/// Two namespaces and their processes.
 struct Lab {
     prefix: String,
     dir: PathBuf,
@@ -128,7 +128,8 @@ fn daemon_serves_a_port_over_a_device() {
     for _ in 0..10 {
         assert!(lab.client(), "over the device");
     }
-    // The daemon relayed each. Its connection to the server closes a moment after the client's.
+    // The daemon has relayed each connection. Its connection to the server closes a moment after
+    // the client's.
     until(|| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
         let output = command.args(["stat", "--control"]).arg(lab.dir.join("control.sock")).output().unwrap();

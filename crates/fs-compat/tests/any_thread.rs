@@ -2,74 +2,14 @@
 
 mod common;
 
-use common::{CLIENT, SERVER, runtime, server};
-use fs_compat::net::{Background, TcpListener, TcpStream, UdpSocket};
-use fs_core::Framing;
-use fs_rt::Standalone;
+use common::background::{Runtimes, is_clean, within};
+use common::{CLIENT, server};
+use fs_compat::net::{TcpListener, TcpStream, UdpSocket};
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-struct Pair {
-    server: Background,
-    client: Background,
-}
-
-impl Pair {
-    fn new() -> Self {
-        let (a, b) = fs_xdp::memory_pair(Framing::Ethernet, 1500).unwrap();
-        let server = runtime(Standalone::new().addr(SERVER, 24), vec![Box::new(a)]);
-        let client = runtime(Standalone::new().addr(CLIENT, 24), vec![Box::new(b)]);
-        Self { server: Background::start(server).unwrap(), client: Background::start(client).unwrap() }
-    }
-
-    async fn listen(&self, port: u16) -> TcpListener {
-        loop {
-            match TcpListener::bind_on(&self.server.handle(), ("0.0.0.0", port)).await {
-                // The previous listener was dropped, and its core has not closed it yet.
-                Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                    tokio::time::sleep(Duration::from_millis(1)).await
-                }
-                bound => return bound.unwrap(),
-            }
-        }
-    }
-
-    async fn connect(&self, port: u16) -> io::Result<TcpStream> {
-        TcpStream::connect_on(&self.client.handle(), server(port)).await
-    }
-
-    /// Returns both ends of one connection.
-    async fn joined(&self) -> (TcpStream, TcpStream) {
-        let listener = self.listen(7).await;
-        let (accepted, connected) = tokio::join!(listener.accept(), self.connect(7));
-        (accepted.unwrap().0, connected.unwrap())
-    }
-
-    /// Checks that both runtimes have closed every socket and freed its memory.
-    async fn ends_clean(self) {
-        is_clean(&self.server.handle()).await;
-        is_clean(&self.client.handle()).await;
-        // This closes the link at the other end, which ends the server too.
-        tokio::task::spawn_blocking(move || self.client.shutdown(Duration::from_secs(10))).await.unwrap().unwrap();
-    }
-}
-
-/// Waits until no socket is open and no frame is in use. Published counters lag a little.
-async fn is_clean(runtime: &fs_rt::Handle) {
-    let begun = std::time::Instant::now();
-    while runtime.stats().iter().any(|stats| (stats.connections, stats.frames_in_use) != (0, 0)) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", runtime.stats());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// Awaits with a limit of 60 s.
-async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it takes longer than 60 s")
-}
 
 fn next(state: &mut u32) -> u8 {
     *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -105,8 +45,8 @@ async fn check_pattern(mut from: impl tokio::io::AsyncRead + Unpin, bytes: usize
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn megabytes_both_ways_from_spawned_tasks() {
     const BYTES: usize = 8 << 20;
-    let pair = Pair::new();
-    let listener = pair.listen(7).await;
+    let runtimes = Runtimes::new();
+    let listener = runtimes.listen(7).await;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(async move {
@@ -118,21 +58,21 @@ async fn megabytes_both_ways_from_spawned_tasks() {
     });
     within(async {
         for bytes in [0, 1, BYTES] {
-            let (reader, writer) = pair.connect(7).await.unwrap().into_split();
+            let (reader, writer) = runtimes.connect(7).await.unwrap().into_split();
             let sending = tokio::spawn(send_pattern(writer, bytes));
             check_pattern(reader, bytes).await;
             sending.await.unwrap();
         }
     })
     .await;
-    pair.ends_clean().await;
+    runtimes.ends_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_connections_of_many_tasks() {
     const CONNECTIONS: u32 = 300;
-    let pair = Pair::new();
-    let listener = Arc::new(pair.listen(0).await);
+    let runtimes = Runtimes::new();
+    let listener = Arc::new(runtimes.listen(0).await);
     let port = listener.local_addr().unwrap().port();
     assert_ne!(port, 0);
     // Two tasks accept from one listener.
@@ -147,7 +87,7 @@ async fn many_connections_of_many_tasks() {
             }
         });
     }
-    let handle = pair.client.handle();
+    let handle = runtimes.client.handle();
     let clients: Vec<_> = (0..CONNECTIONS)
         .map(|n| {
             let handle = handle.clone();
@@ -170,13 +110,13 @@ async fn many_connections_of_many_tasks() {
         }
     })
     .await;
-    pair.ends_clean().await;
+    runtimes.ends_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writer_waits_for_a_slow_reader() {
-    let pair = Pair::new();
-    let (receiver, sender) = pair.joined().await;
+    let runtimes = Runtimes::new();
+    let (receiver, sender) = runtimes.joined().await;
     let mut sent = 0;
     let chunk = vec![7; 100_000];
     // Until nothing has fitted for a while.
@@ -218,16 +158,16 @@ async fn writer_waits_for_a_slow_reader() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_have_their_kinds() {
-    let pair = Pair::new();
-    assert_eq!(pair.connect(81).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    let taken = pair.listen(90).await;
-    let again = TcpListener::bind_on(&pair.server.handle(), "0.0.0.0:90").await;
+    let runtimes = Runtimes::new();
+    assert_eq!(runtimes.connect(81).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    let taken = runtimes.listen(90).await;
+    let again = TcpListener::bind_on(&runtimes.server.handle(), "0.0.0.0:90").await;
     assert_eq!(again.unwrap_err().kind(), ErrorKind::AddrInUse);
     drop(taken);
     within(async {
-        // Unread data, and linger of 0.
+        // Closes with unread data, and with a linger time of 0.
         for zero in [false, true] {
-            let (accepted, mut connected) = pair.joined().await;
+            let (accepted, mut connected) = runtimes.joined().await;
             connected.write_all(b"unread").await.unwrap();
             accepted.readable().await.unwrap();
             if zero {
@@ -241,7 +181,7 @@ async fn errors_have_their_kinds() {
             assert_eq!(connected.read(&mut [0; 16]).await.unwrap(), 0);
         }
         // A writer whose peer does not read still sees a reset.
-        let (accepted, mut connected) = pair.joined().await;
+        let (accepted, mut connected) = runtimes.joined().await;
         accepted.set_zero_linger().unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(accepted);
@@ -253,15 +193,15 @@ async fn errors_have_their_kinds() {
         };
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         // Connections that are not accepted.
-        let listener = pair.listen(91).await;
-        let mut waiting = pair.connect(91).await.unwrap();
+        let listener = runtimes.listen(91).await;
+        let mut waiting = runtimes.connect(91).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(listener);
         assert_eq!(waiting.read(&mut [0; 16]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
         // A dropped listener is closed by its cores one after another. New connections in between
         // are reset.
         let error = loop {
-            match pair.connect(91).await {
+            match runtimes.connect(91).await {
                 Ok(mut early) => {
                     assert_eq!(early.read(&mut [0; 16]).await.unwrap_err().kind(), ErrorKind::ConnectionReset)
                 }
@@ -271,14 +211,14 @@ async fn errors_have_their_kinds() {
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     })
     .await;
-    pair.ends_clean().await;
+    runtimes.ends_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_close_and_drop_after_write() {
-    let pair = Pair::new();
+    let runtimes = Runtimes::new();
     within(async {
-        let (mut accepted, mut connected) = pair.joined().await;
+        let (mut accepted, mut connected) = runtimes.joined().await;
         connected.write_all(b"question").await.unwrap();
         connected.shutdown().await.unwrap();
         assert_eq!(connected.write(b"more").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
@@ -292,7 +232,7 @@ async fn half_close_and_drop_after_write() {
         connected.read_to_end(&mut all).await.unwrap();
         assert!(all == answer, "{} bytes", all.len());
         // The writer is dropped before anything is read.
-        let (mut accepted, mut connected) = pair.joined().await;
+        let (mut accepted, mut connected) = runtimes.joined().await;
         accepted.write_all(&answer[..60_000]).await.unwrap();
         drop(accepted);
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -301,14 +241,14 @@ async fn half_close_and_drop_after_write() {
         assert!(all == answer[..60_000], "{} bytes", all.len());
     })
     .await;
-    pair.ends_clean().await;
+    runtimes.ends_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn try_calls_peek_options_and_halves() {
-    let pair = Pair::new();
+    let runtimes = Runtimes::new();
     within(async {
-        let (accepted, connected) = pair.joined().await;
+        let (accepted, connected) = runtimes.joined().await;
         let mut buf = [0; 16];
         assert_eq!(accepted.try_read(&mut buf).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert_eq!(connected.try_write_vectored(&[IoSlice::new(b"ab"), IoSlice::new(b"cdef")]).unwrap(), 6);
@@ -345,12 +285,12 @@ async fn try_calls_peek_options_and_halves() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn end_of_the_runtime_is_reported() {
-    let pair = Pair::new();
-    let listener = pair.listen(7).await;
-    let (accepted, connected) = tokio::join!(listener.accept(), pair.connect(7));
+    let runtimes = Runtimes::new();
+    let listener = runtimes.listen(7).await;
+    let (accepted, connected) = tokio::join!(listener.accept(), runtimes.connect(7));
     let (mut accepted, _connected) = (accepted.unwrap().0, connected.unwrap());
-    let handle = pair.server.handle();
-    let ended = tokio::task::spawn_blocking(move || pair.server.shutdown(Duration::from_millis(200)));
+    let handle = runtimes.server.handle();
+    let ended = tokio::task::spawn_blocking(move || runtimes.server.shutdown(Duration::from_millis(200)));
     within(async {
         // Not a kind that servers take for an error of one connection and retry at once.
         assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -373,23 +313,23 @@ async fn end_of_the_runtime_is_reported() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_connect_leaves_nothing() {
-    let pair = Pair::new();
+    let runtimes = Runtimes::new();
     let silent: SocketAddr = "10.9.0.77:7".parse().unwrap();
-    let client = pair.client.handle();
+    let client = runtimes.client.handle();
     let connect = TcpStream::connect_on(&client, silent);
     assert!(tokio::time::timeout(Duration::from_millis(50), connect).await.is_err());
     // The connection's SYN waits for a neighbour that does not exist, and holds its frame until
     // resolution fails.
     is_clean(&client).await;
-    tokio::task::spawn_blocking(move || pair.client.shutdown(Duration::from_secs(10))).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(move || runtimes.client.shutdown(Duration::from_secs(10))).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sockets_on_a_core_use_its_runtime() {
-    let pair = Pair::new();
+    let runtimes = Runtimes::new();
     let (answer, answered) = tokio::sync::oneshot::channel();
-    let client = pair.client.handle();
-    let listener = pair.listen(7).await;
+    let client = runtimes.client.handle();
+    let listener = runtimes.listen(7).await;
     client
         .spawn_on(0, move || async move {
             let mut stream = TcpStream::connect(server(7)).await.unwrap();
@@ -412,14 +352,14 @@ async fn sockets_on_a_core_use_its_runtime() {
 /// publishes its counters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counters_follow_a_silent_drop() {
-    let pair = Pair::new();
+    let runtimes = Runtimes::new();
     within(async {
-        let (mut accepted, mut connected) = pair.joined().await;
+        let (mut accepted, mut connected) = runtimes.joined().await;
         connected.shutdown().await.unwrap();
         assert_eq!(accepted.read(&mut [0; 1]).await.unwrap(), 0);
         drop(accepted);
         assert_eq!(connected.read(&mut [0; 1]).await.unwrap(), 0);
-        let client = pair.client.handle();
+        let client = runtimes.client.handle();
         while client.stats()[0].time_waits == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -429,13 +369,13 @@ async fn counters_follow_a_silent_drop() {
         drop(connected);
     })
     .await;
-    pair.ends_clean().await;
+    runtimes.ends_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn datagrams_both_ways() {
-    let pair = Pair::new();
-    let echo = UdpSocket::bind_on(&pair.server.handle(), "0.0.0.0:53").await.unwrap();
+    let runtimes = Runtimes::new();
+    let echo = UdpSocket::bind_on(&runtimes.server.handle(), "0.0.0.0:53").await.unwrap();
     tokio::spawn(async move {
         let mut buf = vec![0; 2000];
         while let Ok((n, from)) = echo.recv_from(&mut buf).await {
@@ -443,7 +383,7 @@ async fn datagrams_both_ways() {
         }
     });
     within(async {
-        let socket = UdpSocket::bind_on(&pair.client.handle(), "0.0.0.0:0").await.unwrap();
+        let socket = UdpSocket::bind_on(&runtimes.client.handle(), "0.0.0.0:0").await.unwrap();
         assert_ne!(socket.local_addr().unwrap().port(), 0);
         assert_eq!(socket.send(b"?").await.unwrap_err().raw_os_error(), Some(libc::EDESTADDRREQ));
         socket.connect(server(53)).await.unwrap();
@@ -505,7 +445,7 @@ async fn datagrams_both_ways() {
         assert!(socket.take_error().unwrap().is_none());
     })
     .await;
-    pair.ends_clean().await;
+    runtimes.ends_clean().await;
 }
 
 #[test]

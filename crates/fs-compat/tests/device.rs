@@ -30,7 +30,7 @@ fn error_names_the_device_holder_and_a_working_remedy() {
         std::io::stdin().read_line(&mut String::new()).unwrap();
         return;
     }
-    let Some(wire) = Wire::up("who holds the device") else { return };
+    let Some(wire) = Wire::up("the device's holder") else { return };
     wire.ours.enter(|| {
         let held = Wire::runtime();
         let said = refusal();

@@ -97,7 +97,7 @@ fn datagrams_that_arrive_as_one_packet() {
             let socket = UdpSocket::bind(at(OURS, 4000)).await.unwrap();
             let (mut buf, mut metas) = ([0; 4096], Vec::new());
             while metas.len() < 3 {
-                // It may not listen yet.
+                // The peer may not listen yet.
                 let _refused = socket.send_to(b"?", at(PEER, 53)).await;
                 while metas.len() < 3
                     && tokio::time::timeout(Duration::from_millis(200), socket.readable()).await.is_ok()

@@ -1,4 +1,4 @@
-//! The decision if a process may have a ring for a connection.
+//! Decides whether a process may have a ring for a connection.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,8 @@ pub(crate) fn permits(policies: &Policies, process: &Process, local: SocketAddr,
     policies.permit_pair(&subject, local, peer)
 }
 
-/// Returns true if the policies permit a program the packets for an address of a shared device.
+/// Returns true if the policies allow a program to receive the packets for an address of a shared
+/// device.
 pub(crate) fn permits_lease(policies: &Policies, process: &Process, at: SocketAddr) -> bool {
     let cgroup = policies.name_cgroups().then(|| cgroup(process.pid)).flatten();
     let name = process.name();
@@ -52,11 +53,12 @@ mod tests {
         assert_eq!(permits(vec![kernel(Some(Call::Connect), None, None)]), [false, true]);
         assert_eq!(permits(vec![kernel(Some(Call::Bind), Some(7), None)]), [true, false]);
         assert_eq!(permits(vec![kernel(None, Some(8), None)]), [true, true]);
-        // The process with the number 0 is not in /proc, so a policy without a ring for a cgroup fits.
+        // A process with number 0 is not in /proc, so a policy without a ring for a cgroup matches
+        // it.
         assert_eq!(permits(vec![kernel(None, None, Some("/a.service"))]), [false, false]);
         assert_eq!(permits(vec![program("redis-cli")]), [true, true]);
         assert_eq!(permits(vec![program("psql")]), [false, false]);
-        // The first one that fits decides, of all kinds.
+        // The first matching policy decides, whatever its conditions are.
         assert_eq!(permits(vec![Policy { ring: true, ..program("psql") }, kernel(None, None, None)]), [true, true]);
     }
 }

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Why a configuration file is no use.
+/// The reason why a configuration file is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -67,7 +67,7 @@ pub struct Config {
     devices: Vec<String>,
 }
 
-/// Upper bounds of what processes can make the daemon hold.
+/// Limits for what processes can make the daemon hold.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Limits {
@@ -162,15 +162,15 @@ impl std::fmt::Display for Port {
     }
 }
 
-/// An error: the byte at which it is, and a message.
+/// An error: its byte position and a message.
 type Wrong = (usize, String);
 
 impl Config {
-    /// Reads and checks a file, and the policies' files that it names.
+    /// Reads and checks a file, and the files of its policy directory.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let (mut config, policies) = Self::parse(&read(path)?, &uid).map_err(wrong(path))?;
         let Some((line, directory)) = policies else { return Ok(config) };
-        // A relative path starts from the folder of the file.
+        // A relative path is relative to the file's directory.
         let directory = path.parent().unwrap_or(Path::new("")).join(directory);
         let named = |error: std::io::Error| {
             wrong(path)(format!("line {line}: cannot read the directory {}: {error}", directory.display()))
@@ -188,7 +188,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns the sections that are read at the start only, and in which `changed` differs from this one, that of the start.
+    /// Returns the sections that are read only at the start and differ in `changed`. `self` is the
+    /// configuration of the start.
     #[must_use]
     pub fn waits_for_restart(&self, changed: &Self) -> Vec<&'static str> {
         let sections = [
@@ -199,20 +200,20 @@ impl Config {
         sections.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
     }
 
-    /// Adds a device that programs share, unless it is named already.
+    /// Adds a shared device, unless it is configured already.
     pub fn share(&mut self, device: String) {
         if !self.devices.contains(&device) {
             self.devices.push(device);
         }
     }
 
-    /// Returns the devices that programs share.
+    /// Returns the shared devices.
     #[must_use]
     pub fn devices(&self) -> &[String] {
         &self.devices
     }
 
-    /// Returns what is to be served over a device.
+    /// Returns the section `[wire]`.
     #[must_use]
     pub fn wire(&self) -> Option<&fs_relay::Config> {
         self.wire.as_ref()
@@ -244,7 +245,7 @@ fn at_line(text: &str) -> impl Fn(Wrong) -> String {
     |(at, message)| format!("line {}: {message}", line(text, at))
 }
 
-/// The policies of one program's file.
+/// Parses a program's file of policies.
 fn program(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Vec<Policy>, String> {
     refuse_former(text)?;
     let ProgramFile { program, policies } = toml::from_str(text).map_err(|error| error.to_string())?;
@@ -270,20 +271,20 @@ const FORMER: [(&str, &str); 6] = [
     ("join", "connections between two network namespaces are the kernel's: remove the section"),
 ];
 
-/// Keys that `[[policy]]` had.
+/// Former keys of `[[policy]]`.
 const FORMER_POLICY: [(&str, &str); 1] =
     [("carrier", "use `ring = false` for \"kernel\" and `ring = true` for \"fastsock\"")];
 
-/// Keys that `[limits]` had.
+/// Former keys of `[limits]`.
 const FORMER_LIMITS: [(&str, &str); 3] = [
     ("attachments", "use `processes`"),
     ("arenas", "use `pairs`, which bounds connections with a ring"),
     ("listeners", "listeners are the kernel's: remove the key"),
 ];
 
-/// Refuses what an earlier version had, with the cure.
+/// Rejects keys of earlier versions. The error says what to use instead.
 fn refuse_former(text: &str) -> Result<(), String> {
-    // A text that is not TOML is refused later.
+    // Text that is not TOML is rejected later.
     let Ok(table) = DeTable::parse(text) else { return Ok(()) };
     refuse_of(table.get_ref(), &FORMER, text)?;
     let sections = table.get_ref().iter().filter_map(|(key, value)| match key.get_ref().as_ref() {

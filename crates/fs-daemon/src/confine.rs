@@ -1,10 +1,11 @@
-//! The rights of the daemon's process.
+//! Capabilities of the daemon's process.
 
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-/// The capabilities that the daemon needs without a relay: none. Descriptors come from the processes that hold them, and what it reads in /proc is
-/// readable for everybody. The unit file has the same.
+/// The capabilities that the daemon needs without a relay: none. Descriptors come from the
+/// processes that hold them, and the files that it reads in /proc are readable for every user. The
+/// unit file has the same.
 const NEEDED: CapabilitySet = CapabilitySet::empty();
 
 /// Capabilities that a relay needs: AF_XDP with its program and device, and the BPF programs for clients' names. The unit file has none of
@@ -19,9 +20,10 @@ const FOR_WIRE: CapabilitySet = CapabilitySet::NET_ADMIN
 /// sockets over programs' memory, and low ports for root in another namespace. The unit file has none of these either.
 const FOR_DEVICES: CapabilitySet = FOR_WIRE.union(CapabilitySet::SYS_ADMIN).union(CapabilitySet::NET_BIND_SERVICE);
 
-/// Gives up the capabilities that a daemon does not need, in this process and what it executes, for good. `wire`: it is to serve ports
-/// over a device. `devices`: it is to share devices. To be called before there are other threads, and after [`crate::Daemon::bind`], as a control socket may be in another
-/// user's directory.
+/// Drops the capabilities that the daemon does not need, permanently and also for programs that it
+/// executes. `wire`: the daemon serves ports over a device. `devices`: it shares devices. Must be
+/// called before other threads start, and after [`crate::Daemon::bind`], because a control socket
+/// may be in another user's directory.
 ///
 /// # Errors
 /// The errors of prctl(2) and capset(2).
@@ -51,7 +53,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// A right that the unit lacks would be missing without a message.
+    /// A capability that the unit file lacks would be missing without a message.
     #[test]
     fn unit_file_has_the_same_capabilities() {
         let unit = include_str!("../../../packaging/systemd/fastsock.service");

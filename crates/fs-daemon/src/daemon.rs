@@ -19,17 +19,17 @@ use crate::choice;
 use crate::config::Config;
 use crate::policy::Policies;
 
-/// Why a daemon did not start.
+/// The reason why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Another one serves this path.
+    /// Another daemon serves this path.
     #[error("a daemon already serves {path}: stop it, or name another socket with --control")]
     Running {
         /// The control socket.
         path: PathBuf,
     },
-    /// The control socket cannot be made.
+    /// The control socket cannot be created.
     #[error("cannot create the control socket {path}: {source} (name another one with --control or FASTSOCK_CONTROL)")]
     Control {
         /// The control socket.
@@ -57,7 +57,7 @@ pub struct Daemon {
     broker: Option<Broker>,
 }
 
-/// Tells a running daemon something, from any thread.
+/// Reloads and ends a running daemon, from any thread.
 #[derive(Clone, Debug)]
 pub struct Handle {
     service: fs_pairs::Handle,
@@ -65,7 +65,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Applies the policies of `config` to what is offered from here on.
+    /// Applies the policies of `config` to offers from now on.
     pub fn reload(&self, config: &Config) {
         *self.policies.write().unwrap_or_else(PoisonError::into_inner) = config.policies.clone();
     }
@@ -77,7 +77,8 @@ impl Handle {
 }
 
 impl Daemon {
-    /// Makes the control socket at `control`, with its directory, and raises this process's limit of descriptors.
+    /// Creates the control socket at `control` and its directory, and raises this process's
+    /// descriptor limit.
     ///
     /// # Errors
     /// Another daemon serves `control`, or the socket cannot be made.
@@ -103,7 +104,8 @@ impl Daemon {
         Ok(Self { service: service.permitted_by(Box::new(permit)), policies, broker: None })
     }
 
-    /// Shares the devices of `config` between programs. What an earlier daemon has shared goes on, and goes on after this one.
+    /// Shares the devices of `config` between programs. Pairs and leases of an earlier daemon stay,
+    /// and they also outlive this daemon.
     ///
     /// # Errors
     /// A device cannot be shared, or rights are missing.
@@ -136,7 +138,7 @@ impl Daemon {
         Self { service: self.service.counted_by(Box::new(count)), ..self }
     }
 
-    /// Returns what reloads and ends the daemon.
+    /// Returns the handle that reloads and ends the daemon.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle { service: self.service.handle(), policies: Arc::clone(&self.policies) }
@@ -154,25 +156,27 @@ impl Daemon {
     }
 }
 
-/// Descriptors for which the kernel's table has room from the beginning. More: memory, 8 bytes each; fewer: with so many connections at
-/// once, nobody is served for 10 ms and more each time that the table of a process with threads doubles (`synchronize_rcu()` in
-/// `expand_fdtable()`, fs/file.c).
+/// Initial size of the kernel's descriptor table. More: 8 bytes each. Fewer: the kernel doubles the
+/// table of a process with threads only after an RCU grace period (`synchronize_rcu()` in
+/// `expand_fdtable()`, fs/file.c), and no process is served for 10 ms and more each time.
 const TABLE: u64 = 16 << 10;
 
-/// Raises the limit of descriptors as far as this process may: each process takes one and each pair another.
+/// Raises the descriptor limit as far as this process may. Each process and each pair needs one.
 fn raise_limit() {
     let now = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum }) {
         tracing::warn!(%error, "cannot raise RLIMIT_NOFILE");
     }
     let last = getrlimit(Resource::Nofile).current.unwrap_or(TABLE).min(TABLE).saturating_sub(1);
-    // Closed at once: the table stays. Refused: it grows later.
+    // The descriptor is closed at once, but the table keeps its size. If this fails, the table
+    // grows later.
     let _grown = RawFd::try_from(last).map(|last| fcntl_dupfd_cloexec(std::io::stderr(), last));
 }
 
-/// Locks the directory of the control socket, so that one daemon at a time checks whether the socket there is dead, removes it and makes
-/// another: between bind(2) and listen(2) a new one looks dead too. Nothing is left behind. A process that may only read the directory
-/// can hold the lock: after two seconds the daemon starts without it.
+/// Locks the directory of the control socket. Only the holder may remove a dead socket and create a
+/// new one, because a new socket looks dead between bind(2) and listen(2). The lock leaves no file.
+/// A process that may only read the directory can hold the lock: after two seconds the daemon
+/// starts without it.
 fn alone(path: &Path) -> Option<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -203,7 +207,7 @@ mod tests {
     #[test]
     fn second_daemon_is_refused_and_dead_socket_is_replaced() {
         let folder = folder("second");
-        // With its directory.
+        // The directory is created too.
         let control = folder.join("inner/control.sock");
         let first = Daemon::bind(&control, &Config::default()).unwrap();
         let error = Daemon::bind(&control, &Config::default()).unwrap_err();

@@ -1,13 +1,15 @@
-//! Rules for the connections that may have a ring, by program, user, cgroup, destination and port. A policy forbids no connection, since
-//! the kernel has made it. The name that a program gives itself is enough, as nothing depends on it but speed.
+//! Rules for the connections that may have a ring, by program, user, cgroup, destination and port.
+//! A policy forbids no connection, because the kernel has already made it. The name that a program
+//! gives itself is sufficient, because only speed depends on it.
 
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 
-/// The kernel cuts a program's name after so many bytes (TASK_COMM_LEN of include/linux/sched.h, less the zero).
+/// The kernel truncates a program's name to this many bytes (TASK_COMM_LEN of
+/// include/linux/sched.h, less the zero).
 const NAME_MAX: usize = 15;
 
-/// Which end of a connection a process is.
+/// The end of a connection that a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Call {
@@ -17,7 +19,7 @@ pub(crate) enum Call {
     Connect,
 }
 
-/// Ports, both ends included.
+/// A range of ports, including both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortRange {
     /// The first.
@@ -26,7 +28,7 @@ pub(crate) struct PortRange {
     pub(crate) last: u16,
 }
 
-/// Addresses with the first bits in common.
+/// The addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     ip: IpAddr,
@@ -55,14 +57,16 @@ impl Network {
     }
 }
 
-/// The process that a policy is applied to. User and cgroup come from the kernel, the name from the process.
+/// The process to which a policy is applied. The kernel reports its user and cgroup, and the
+/// process chooses its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
-    /// The file name of its program, as the kernel cuts it.
+    /// The file name of its program, as the kernel truncates it.
     pub(crate) program: &'a str,
-    /// The real user.
+    /// The real user ID.
     pub(crate) uid: u32,
-    /// The path in the unified hierarchy. `None`: it cannot be read (a process that the daemon's /proc does not show).
+    /// The path in the unified hierarchy. `None` if it cannot be read, for a process that the
+    /// daemon's /proc does not show.
     pub(crate) cgroup: Option<&'a str>,
 }
 
@@ -71,15 +75,15 @@ pub(crate) struct Subject<'a> {
 pub(crate) struct Policy {
     /// True if the connection may have a ring. Otherwise the kernel alone carries it.
     pub(crate) ring: bool,
-    /// The file name of the program. `None`: every one.
+    /// The file name of the program. `None`: any.
     pub(crate) program: Option<String>,
-    /// `None`: every user.
+    /// `None`: any user.
     pub(crate) user: Option<u32>,
-    /// A path without a slash at its end, and all below it. `None`: all.
+    /// A path without a slash at its end, and everything below it. `None`: any.
     pub(crate) cgroup: Option<String>,
     /// `None`: both.
     pub(crate) call: Option<Call>,
-    /// Destinations of connections. None: all.
+    /// Destinations of connections. Empty: any.
     pub(crate) to: Vec<Network>,
     /// Ports; an empty list stands for all.
     pub(crate) ports: Vec<PortRange>,
@@ -89,7 +93,8 @@ impl Policy {
     fn fits(&self, subject: &Subject<'_>, call: Call, at: SocketAddr) -> bool {
         let cut =
             |name: &String| name.as_bytes().get(..NAME_MAX).unwrap_or(name.as_bytes()) == subject.program.as_bytes();
-        // A cgroup that cannot be read gains nothing: it is in those without a ring, and in none with one.
+        // An unknown cgroup must not get a ring by a policy: it matches policies without a ring,
+        // and none with one.
         let below = |path: &String| match subject.cgroup {
             Some(cgroup) => {
                 cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -105,23 +110,24 @@ impl Policy {
     }
 }
 
-/// All policies. The first one that fits decides; where none fits, a connection may have a ring.
+/// All policies. The first matching policy decides. Without one, a connection may have a ring.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policies(pub(crate) Vec<Policy>);
 
 impl Policies {
-    /// Returns whether `subject` may have a ring for what it binds or connects to.
+    /// Returns whether `subject` may have a ring for a connection that it accepts or makes.
     pub(crate) fn permit(&self, subject: &Subject<'_>, call: Call, at: SocketAddr) -> bool {
         let policy = self.0.iter().find(|policy| policy.fits(subject, call, at));
         policy.is_none_or(|policy| policy.ring)
     }
 
-    /// Returns whether a process may have a ring for a connection. Which end has connected is not known, so it is judged as both.
+    /// Returns whether a process may have a ring for a connection. It is not known which end has
+    /// connected, so both cases are checked.
     pub(crate) fn permit_pair(&self, subject: &Subject<'_>, local: SocketAddr, peer: SocketAddr) -> bool {
         self.permit(subject, Call::Connect, peer) && self.permit(subject, Call::Bind, local)
     }
 
-    /// Returns whether the cgroup of a process matters.
+    /// Returns true if a policy has a cgroup.
     pub(crate) fn name_cgroups(&self) -> bool {
         self.0.iter().any(|policy| policy.cgroup.is_some())
     }

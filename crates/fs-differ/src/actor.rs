@@ -3,7 +3,7 @@
 use crate::awake::Watched;
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Mode, Program};
-use crate::sys::{calls, names, process, storm};
+use crate::sys::{calls, names, process, progress, storm};
 
 /// The pipes of all actors and the program, which every actor's process inherits.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Stage {
             numbers(&self.replies),
             self.text.to_string(),
             names::base().to_string(),
-            storm::progress_file().to_string(),
+            progress::file().to_string(),
             slots.join(","),
         ]
     }
@@ -71,7 +71,7 @@ pub fn resume(words: &[String]) -> Option<()> {
     let [actor, commands, replies, text, base, progress, slots] = words else { return None };
     let stage = Stage { commands: pairs(commands)?, replies: pairs(replies)?, text: text.parse().ok()? };
     names::set_base(base.parse().ok()?);
-    storm::map_progress(progress.parse().ok()?);
+    progress::map(progress.parse().ok()?);
     for (index, descriptor) in slots.split(',').enumerate() {
         calls::put(index as i32, descriptor.parse().ok()?);
     }
@@ -94,7 +94,7 @@ pub fn run(actor: usize, stage: &Stage, program: &Program) -> ! {
         }
         let number = u32::from_le_bytes(number) as usize;
         let Some(step) = program.steps.get(number) else { process::leave() };
-        storm::gets_on();
+        progress::report();
         let other = step.args.first().map_or(0, |arg| *arg as usize).min(ACTORS - 1);
         match step.call {
             Call::Fork => {

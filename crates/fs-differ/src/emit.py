@@ -144,8 +144,8 @@ def actor(me):
 steps, pids = {}, {}
 
 
-def step(n, who, call, *a):
-    steps[n] = (who, call, a)
+def step(n, place, call, *a):
+    steps[n] = (place, call, a)
 
 
 def hear(wait):
@@ -159,9 +159,9 @@ def hear(wait):
 def finish():
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if os.fork() == 0: actor(0)
-    for n, (who, call, a) in steps.items():
+    for n, (place, call, a) in steps.items():
         if call == "signal" and a[0] in pids: os.kill(pids[a[0]], {"kill": 9, "usr1": 10, "usr2": 12, "stop": 19, "cont": 18}[a[1]]); time.sleep(.05)
-        elif call != "signal": os.write(pipes[who][0][1], struct.pack("I", n))
+        elif call != "signal": os.write(pipes[place][0][1], struct.pack("I", n))
         if call in ("exit", "fork"): time.sleep(.05)
         hear(.05)
     while hear(.3): pass

@@ -5,7 +5,7 @@ use crate::actor::{self, Stage};
 use crate::awake::Awake;
 use crate::interpret::perform;
 use crate::program::{ACTORS, Call, Mode, Program};
-use crate::sys::{calls, names, process, storm};
+use crate::sys::{calls, names, process, progress};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ pub fn serve() {
     process::end_with_parent();
     process::outlive_group();
     calls::handler(libc::SIGPIPE, 0);
-    storm::share_progress();
+    progress::share();
     while let Some(frame) = process::read_frame(input) {
         let trace = match Request::parse(&frame).and_then(|request| {
             let program = Program::parse(&request.text).ok()?;
@@ -198,12 +198,12 @@ impl<'a> Troupe<'a> {
         // not the end.
         let patience = Duration::from_millis(if self.program.mode == Mode::Signals { 4000 } else { 1500 });
         let mut until = Instant::now() + patience;
-        let (mut looks, mut progress) = (0, storm::progress());
+        let (mut looks, mut progress) = (0, progress::total());
         while (Instant::now() < until || looks < LOOKS_AT_LEAST)
             && self.members.iter().any(|member| !member.asked.is_empty())
         {
             looks += 1;
-            let now = storm::progress();
+            let now = progress::total();
             if self.hear(20) || now != progress {
                 until = Instant::now() + patience;
                 (looks, progress) = (0, now);

@@ -120,7 +120,7 @@ impl Maker {
         let set = SETS[self.random.below(sets)];
         let what = match self.random.below(100) {
             0..8 => LISTENER,
-            // A set in a set stays readable until somebody waits in it, if a ring had bytes.
+            // A nested set stays readable until a thread waits in it, if a ring had bytes.
             8..20 if !has_rings => SETS[self.random.below(sets)],
             _ => ENDS + self.random.below(ends),
         };

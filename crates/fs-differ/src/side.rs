@@ -75,7 +75,7 @@ impl Side {
         command
     }
 
-    /// Ends a runner that has done its last program: it leaves its counters.
+    /// Ends a runner after its last program, so that it writes its counters.
     fn retire(&mut self) {
         if let Some(runner) = &mut self.runner {
             drop(runner.stdin.take());

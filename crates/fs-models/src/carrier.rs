@@ -13,7 +13,7 @@ use crate::Model;
 const ROOM: u8 = 2;
 
 /// A model's size, and the rules that it breaks (true: broken). Each broken rule was in the first
-/// draft, or would be a plausible simplification.
+/// draft or is a plausible simplification.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// Bytes of each producer.
@@ -30,13 +30,13 @@ pub struct Rules {
     pub clear_in_flight: bool,
     /// C3: the kernel is read without a bound while the ring carries.
     pub unbounded_read: bool,
-    /// C5: M is cleared though a thread sleeps.
+    /// C5: M is cleared although a thread sleeps.
     pub clear_over_sleeper: bool,
     /// C5: M is cleared with bytes in the ring.
     pub clear_with_bytes: bool,
     /// C8, E2: the thread that sleeps in poll does not take the receive lock.
     pub sleep_without_lock: bool,
-    /// C4: the thread that sleeps in poll leaves a request for the ring standing.
+    /// C4: the thread that sleeps in poll keeps a request for the ring.
     pub keep_request: bool,
     /// P2: sends in flight are not counted.
     pub no_flights: bool,
@@ -62,7 +62,7 @@ enum Step {
     ReadWord,
     ReadCount,
     ReadAgain,
-    Look,
+    Check,
     Clear,
     SetKernel,
     Asleep,
@@ -128,7 +128,8 @@ pub struct State {
 const RECEIVES: usize = 0;
 const POLLS: usize = 1;
 
-enum Look {
+/// The result of a check of both carriers.
+enum Outcome {
     Took,
     End,
     NothingByKernel,
@@ -165,7 +166,7 @@ impl State {
         self.fin && self.queued == 0
     }
 
-    /// The receiver believes the kernel's end of stream.
+    /// The receiver accepts the kernel's end of stream.
     fn end(&mut self, rules: &Rules) {
         if self.head != self.w.tail {
             self.wrong = Some("end believed with bytes in the ring");
@@ -176,33 +177,33 @@ impl State {
     }
 
     /// C1 to C3 under the receive lock.
-    fn look(&mut self, rules: &Rules, reader: usize) -> Look {
+    fn check(&mut self, rules: &Rules, reader: usize) -> Outcome {
         let Reader { seen, count, .. } = self.readers[reader];
         if seen.tail != self.head {
             let limit = if rules.no_boundary || !seen.kernel { count } else { self.boundary };
             if self.received >= limit {
                 self.take_ring();
-                return Look::Took;
+                return Outcome::Took;
             }
             return if self.recv() {
                 self.received += 1;
-                Look::Took
+                Outcome::Took
             } else {
-                Look::Behind
+                Outcome::Behind
             };
         }
         if seen.kernel && !seen.requested {
             if self.recv() {
                 self.received += 1;
-                return Look::Took;
+                return Outcome::Took;
             }
-            return if self.is_end() { Look::End } else { Look::NothingByKernel };
+            return if self.is_end() { Outcome::End } else { Outcome::NothingByKernel };
         }
         if (rules.unbounded_read || count > self.received) && self.recv() {
             self.received += 1;
-            return Look::Took;
+            return Outcome::Took;
         }
-        Look::NothingByRing
+        Outcome::NothingByRing
     }
 
     fn set_kernel(&mut self) {
@@ -231,7 +232,7 @@ impl Rules {
         match producer.at {
             At::Idle if producer.sent == self.bytes => {
                 if done(now) && i == 0 {
-                    // Shutdown is by the kernel: P3 has been applied.
+                    // The kernel carries the shutdown, because P3 has been applied.
                     step(steps, now, "producer: ends", true, |s| s.fin = true);
                 }
             }

@@ -1,4 +1,5 @@
-//! Models of the carrier's rules (`docs/PRELOAD.md`), explored in every order, with a death at any step.
+//! Models of the carrier's rules (`docs/PRELOAD.md`), explored in every order of steps, with a
+//! death at any step.
 //!
 //! [`explore`] visits every state that can be reached. [`carrier`] is one direction of a promoted connection, [`carrier_set`] an epoll
 //! set with two. [`listener`] has listeners that accept from their core and from the kernel
@@ -14,7 +15,7 @@ use std::hash::Hash;
 
 /// A system to explore.
 pub trait Model {
-    /// The whole system at one moment.
+    /// A state of the system.
     type State: Clone + Eq + Hash + Debug;
 
     /// Returns the first state.
@@ -28,7 +29,7 @@ pub trait Model {
     /// Checks every state.
     fn always(&self, state: &Self::State) -> Result<(), &'static str>;
 
-    /// Checks states in which nothing more will happen.
+    /// Checks states at rest, in which nothing more will happen.
     fn at_rest(&self, state: &Self::State) -> Result<(), &'static str>;
 }
 

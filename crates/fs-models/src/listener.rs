@@ -10,16 +10,16 @@ use crate::Model;
 /// Listeners, each on a core of its own.
 const LISTENERS: usize = 2;
 
-/// The rules, and how much happens.
+/// The rules and the model's size.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The listener of each task.
     pub tasks: Vec<usize>,
-    /// Connections that come to a core, and to the kernel.
+    /// Connections that arrive at a core, and at the kernel.
     pub comes: [u8; 2],
-    /// One poll in so many asks the kernel first.
+    /// Number of polls of which one asks the kernel first.
     pub kernel_first: u8,
-    /// Tasks may stop to accept, and begin again.
+    /// Tasks may stop accepting, and start again.
     pub cancels: bool,
     /// Listeners may be closed.
     pub closes: bool,
@@ -27,24 +27,24 @@ pub struct Rules {
     pub wakes_last: bool,
     /// Left out: a task that waits has asked both carriers.
     pub asks_core_only: bool,
-    /// Left out: the kernel comes first at times.
+    /// Left out: some polls ask the kernel first.
     pub core_first: bool,
-    /// Left out: what waits at a listener that is closed goes to another one.
+    /// Left out: the queued connections of a closed listener move to another one.
     pub drops_at_close: bool,
 }
 
 /// What a task is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Task {
-    /// It will poll.
+    /// The task will poll.
     Polls,
-    /// It waits for its waker.
+    /// The task waits for its waker.
     Waits,
-    /// It serves a connection, and accepts again after it.
+    /// The task serves a connection and then accepts again.
     Serves,
-    /// Its future was dropped.
+    /// The task's future was dropped.
     Cancelled,
-    /// Its listener is closed.
+    /// The task's listener is closed.
     Over,
 }
 
@@ -60,13 +60,13 @@ pub struct State {
     /// Tasks whose wakers are registered at each core's queue, and at the kernel's.
     at_core: [Vec<usize>; LISTENERS],
     at_kernel: [Vec<usize>; LISTENERS],
-    /// tokio's memory of an edge of epoll, for each listener.
+    /// tokio's readiness flag, for each listener.
     ready: [bool; LISTENERS],
     turn: [u8; LISTENERS],
     accepted: u8,
-    /// Reset, since no listener was open.
+    /// Number of connections that were reset because no listener was open.
     refused: u8,
-    /// Accepts of a listener in a row from its core while the kernel had a connection.
+    /// Number of consecutive accepts of a listener from its core while the kernel had a connection.
     passed_over: [u8; LISTENERS],
 }
 
@@ -85,7 +85,7 @@ impl State {
         self.wake(tasks);
     }
 
-    /// An edge at every listener's epoll.
+    /// A connection arrives at the kernel, which is an edge for every listener.
     fn come_to_kernel(&mut self) {
         self.kernel += 1;
         for listener in (0..LISTENERS).filter(|listener| self.open[*listener]).collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Every order of a direction's two carriers, with each rule left out in turn.
+//! Explores a direction's two carriers, with each rule left out in turn.
 
 use fs_models::carrier::Rules;
 use fs_models::{Found, explore, explore_until_wrong};

@@ -1,4 +1,4 @@
-//! Every order of an epoll set with two promoted connections, with each rule left out in turn.
+//! Explores an epoll set with two promoted connections, with each rule left out in turn.
 
 use fs_models::carrier_set::Rules;
 use fs_models::{explore, explore_until_wrong};

@@ -1,4 +1,4 @@
-//! Every order of a listener's two carriers, with each rule left out in turn.
+//! Explores a listener's two carriers, with each rule left out in turn.
 
 use fs_models::listener::Rules;
 use fs_models::{explore, explore_until_wrong};

@@ -1,4 +1,4 @@
-//! Questions to a service by a program that shows its answers.
+//! Requests of a program that displays the service's answers.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,7 +1,8 @@
 //! The half in a preloaded process.
 //!
-//! No thread, no allocation, no wait, and no function of the C library: each call is a few system calls, or none. Where no service is
-//! there, [`Client::offer`] looks for one once a second and does nothing else.
+//! No thread, no allocation, no wait, and no function of the C library: each call is a few system
+//! calls, or none. Without a service, [`Client::offer`] only tries to connect to one, once a
+//! second.
 //!
 //! The descriptor of the connection is one of the program's. It has a high number, is closed by exec(2), and is checked before each
 //! use: a program that closes all of its descriptors ends the connection and nothing else.
@@ -32,21 +33,23 @@ const ATTEMPT_NS: u64 = 1_000_000_000;
 /// at once has fewer promoted, as its offers miss those of the other ends: with 64, one in 13 of 1,000 connections of redis-benchmark
 /// was promoted after 1 s.
 const UNANSWERED: u32 = 1024;
-/// Numbers that the service has not been told yet ([`Client::forget`]). More: more memory. Fewer: a process whose service does not read
-/// (SIGSTOP) leaves rows in it, until the process ends.
+/// Numbers of [`Client::forget`] that were not sent to the service yet. More: more memory. Fewer: a
+/// process whose service does not read (SIGSTOP) leaves rows in it, until the process ends.
 const UNTOLD: usize = 64;
-/// A process that may have fewer descriptors is left alone: the connection's would be one of those that it counts on.
+/// Processes with a lower descriptor limit get no connection to the service, because it would take
+/// a number that they may need.
 const FEWEST: u64 = 64;
 /// The connection's descriptor number is at least three quarters of the limit, and at most this: a larger number makes the kernel's table of the
 /// process larger.
 const HIGHEST: u64 = 960;
-/// The longest /proc/self/status, about 1.5 KiB and a list of groups, of which the end is not needed.
+/// Buffer for /proc/self/status: about 1.5 KiB and a list of groups, whose end is not needed.
 const STATUS: usize = 4096;
 
-/// An offer's answer.
+/// The service's answer to an offer.
 #[derive(Debug)]
 pub enum Offered {
-    /// The other end's process gets the same region. [`fs_carrier::pair::Pair::promote`] is next.
+    /// The process of the other end gets the same region. [`fs_carrier::pair::Pair::promote`] is
+    /// next.
     Matched {
         /// Which offer.
         number: Number,
@@ -55,14 +58,15 @@ pub enum Offered {
         /// Which end this is.
         end: End,
     },
-    /// The connection stays the kernel's.
+    /// The kernel alone carries the connection.
     Refused {
         /// Which offer.
         number: Number,
         /// Why.
         reason: Reason,
     },
-    /// The service is gone. All offers that are unanswered are void, promoted pairs go on.
+    /// The connection to the service is lost. Unanswered offers have no answer. Promoted pairs go
+    /// on.
     Lost,
 }
 
@@ -73,9 +77,10 @@ pub enum Offered {
 #[derive(Debug)]
 pub struct Client {
     path: SocketAddrUnix,
-    /// The process whose thread is in a section, or 0. Another process's: it forked in the middle of one.
+    /// The process whose thread holds the lock, or 0. After fork(2) it may be the parent, if a
+    /// thread of the parent held the lock.
     lock: AtomicU32,
-    /// The connection, guarded by the lock. The number is -1 without one.
+    /// The connection's descriptor, or -1. Protected by the lock.
     fd: AtomicI32,
     device: AtomicU64,
     inode: AtomicU64,
@@ -84,21 +89,23 @@ pub struct Client {
     attempted_ns: AtomicU64,
     last_number: AtomicU64,
     unanswered: AtomicU32,
-    /// Numbers to forget; 0: a free place. Any thread adds one, and the lock's holder sends them. So nobody waits for the lock, not even
-    /// a signal handler in its holder.
+    /// Numbers to forget, or 0 for a free entry. Any thread adds a number, and the holder of the
+    /// lock sends it. So no thread waits for the lock, not even a signal handler that has
+    /// interrupted its holder.
     untold: [AtomicU64; UNTOLD],
     /// Set after a number was added.
     has_untold: AtomicBool,
 }
 
-/// The lock, held.
+/// Proof that the lock is held.
 struct Section<'a>(&'a Client);
 
 impl Drop for Section<'_> {
     fn drop(&mut self) {
         let client = self.0;
         client.unlock();
-        // SeqCst, as in `forget`: of a thread that adds a number and one that unlocks, at least one sees what the other did.
+        // SeqCst, as in `forget`: one thread adds a number and another one unlocks. At least one of
+        // them sees the other's store.
         while client.has_untold.load(Ordering::SeqCst) && client.lock() {
             let is_told = self.tell();
             client.unlock();
@@ -132,8 +139,9 @@ impl Client {
 
     /// Offers a connected TCP socket that has carried `carried` bytes by this process's calls.
     ///
-    /// Nothing: there is no service, it has not answered enough earlier offers, or another thread offers. The caller may try again
-    /// after some more calls. Otherwise the answer comes by [`Client::answer`], and [`Client::forget`] has to precede the
+    /// Returns `None` if there is no service, if it has not answered enough earlier offers, or if
+    /// another thread is in a call. The caller may try again after some more calls. Otherwise
+    /// [`Client::answer`] returns the answer, and [`Client::forget`] must be called before the
     /// close(2) of the socket.
     pub fn offer(&self, socket: BorrowedFd<'_>, carried: Carried) -> Option<Number> {
         if self.unanswered.load(Ordering::Relaxed) >= UNANSWERED && self.owner.load(Ordering::Relaxed) == process() {
@@ -149,14 +157,14 @@ impl Client {
         Some(number)
     }
 
-    /// Returns whether offers are unanswered: one load.
+    /// Returns true if offers are unanswered. Costs one load.
     #[inline]
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the next answer that has come. Any thread gets any offer's.
+    /// Returns the next answer. Any thread gets the answers of all threads' offers.
     pub fn answer(&self) -> Option<Offered> {
         let section = self.enter()?;
         let connection = section.connection()?;
@@ -171,7 +179,7 @@ impl Client {
         let answered = match (answer, received.fd) {
             (Some(Answer::Matched { number, end, ring }), Some(file)) => match Region::map(file.owned(), ring) {
                 Ok(region) => Offered::Matched { number, region, end },
-                // No address space (RLIMIT_AS), or a file that is none.
+                // No address space (RLIMIT_AS), or the file is no region.
                 Err(_) => Offered::Refused { number, reason: Reason::Failed },
             },
             // The process has no descriptor for the file.
@@ -184,14 +192,16 @@ impl Client {
         Some(answered)
     }
 
-    /// The socket of this offer is about to be closed, or its pair is over. To be called before the close(2), answered or not. If another
-    /// thread is in a call, or the service has no room for the message, a later call on this client tells the service.
+    /// Tells the service that the socket of this offer is about to be closed, or that its pair has
+    /// ended. Must be called before the close(2), whether the offer is answered or not. If another
+    /// thread is in a call, or the service's queue is full, a later call on this client sends the
+    /// message.
     pub fn forget(&self, number: Number) {
         let is_added =
             |place: &AtomicU64| place.compare_exchange(0, number.0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         let _lost_if_full = self.untold.iter().any(is_added);
         self.has_untold.store(true, Ordering::SeqCst);
-        // Its end tells.
+        // Dropping the section sends the numbers.
         drop(self.enter());
     }
 
@@ -201,9 +211,10 @@ impl Client {
         Some(self.fd.load(Ordering::Relaxed)).filter(|number| *number >= 0)
     }
 
-    /// The calling process is a child of fork(2). Closes the inherited descriptor, so that the service notices the parent's end.
+    /// Must be called in a child of fork(2). Closes the inherited descriptor, so that the service
+    /// notices the parent's exit.
     pub fn after_fork(&self) {
-        // The parent tells its own.
+        // The parent sends its own numbers.
         for place in &self.untold {
             place.store(0, Ordering::Relaxed);
         }
@@ -213,7 +224,7 @@ impl Client {
         }
     }
 
-    /// Closes the connection to the service. Pairs go on.
+    /// Closes the connection to the service. Promoted pairs go on.
     pub fn disconnect(&self) {
         if let Some(section) = self.enter()
             && let Some(connection) = section.connection()
@@ -226,12 +237,12 @@ impl Client {
         self.lock().then(|| Section(self))
     }
 
-    /// Acquires the lock. False: a thread of this process holds it.
+    /// Acquires the lock. Returns false if a thread of this process holds it.
     fn lock(&self) -> bool {
         let process = process();
         match self.lock.compare_exchange(0, process, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => true,
-            // Copied by fork(2) while a thread of the parent held it.
+            // A thread of the parent held the lock at the fork(2).
             Err(other) if other != process => {
                 self.lock.compare_exchange(other, process, Ordering::SeqCst, Ordering::Relaxed).is_ok()
             }
@@ -249,7 +260,7 @@ fn process() -> u32 {
 }
 
 impl Section<'_> {
-    /// Returns the connection that this process has. One that it inherited is closed.
+    /// Returns this process's connection. Closes an inherited one.
     fn connection(&self) -> Option<Weak> {
         let client = self.0;
         let number = client.fd.load(Ordering::Relaxed);
@@ -266,7 +277,8 @@ impl Section<'_> {
         None
     }
 
-    /// Tells the service which numbers to forget. A service that is gone has forgotten them. Returns false if it has no room for them all.
+    /// Sends the numbers to forget. A new service does not know them, so they are dropped without a
+    /// connection. Returns false if the service's queue is full.
     fn tell(&self) -> bool {
         let client = self.0;
         client.has_untold.store(false, Ordering::SeqCst);
@@ -293,7 +305,7 @@ impl Section<'_> {
         self.0.unanswered.store(0, Ordering::Relaxed);
     }
 
-    /// The service is gone.
+    /// Handles the loss of the connection.
     fn lose(&self) -> Option<Offered> {
         if let Some(connection) = self.connection() {
             self.drop_connection(connection);
@@ -333,7 +345,7 @@ impl Section<'_> {
         Some(connection)
     }
 
-    /// Sends a message without a wait. False: it was not sent.
+    /// Sends a message without blocking. Returns false if it was not sent.
     fn send(&self, connection: Weak, request: &Request, socket: Option<BorrowedFd<'_>>) -> bool {
         let Some(to) = connection.get() else {
             self.drop_connection(connection);
@@ -349,7 +361,8 @@ impl Section<'_> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match rustix::net::sendmsg(to, &[IoSlice::new(&bytes)], &mut control, flags) {
             Ok(_) => true,
-            // The service is busy, the user has too many descriptors in flight, the socket is none.
+            // The service is busy, the user has too many descriptors in flight, or the descriptor
+            // is no socket.
             Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::BADF | Errno::NOBUFS | Errno::NOMEM) => false,
             Err(_) => {
                 self.drop_connection(connection);
@@ -359,18 +372,20 @@ impl Section<'_> {
     }
 }
 
-/// Returns how many descriptors the process may have.
+/// Returns the process's descriptor limit.
 fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Returns true if root's service or the own user's answers: offers are duplicates of the program's sockets. Not by rustix's
-/// `socket_peercred`: its process number is never 0, and a service in another pid namespace has 0.
+/// Returns true if the service belongs to root or to this process's user. Offers are duplicates of
+/// the program's sockets, so no other service may get them. rustix's `socket_peercred` cannot be
+/// used: it rejects process number 0, which a service in another pid namespace has.
 fn is_trusted(service: BorrowedFd<'_>) -> bool {
     credentials(service).is_ok_and(|of| of.uid == 0 || of.uid == geteuid().as_raw())
 }
 
-/// The same descriptor under a high number: programs expect the lowest ones for their own files.
+/// Moves the descriptor to a high number, because programs expect the lowest numbers for their own
+/// files.
 fn high(socket: Quiet) -> Quiet {
     let limit = shared_table().map_or(descriptors(), |size| size.min(descriptors()));
     let least = (limit / 4).saturating_mul(3).min(HIGHEST);
@@ -381,8 +396,9 @@ fn high(socket: Quiet) -> Quiet {
     }
 }
 
-/// Returns for how many descriptors the kernel's table has room, if several threads share it. To make such a table larger, the kernel
-/// waits until no CPU uses the old one (`synchronize_rcu()` in `expand_fdtable()`, fs/file.c): 10 ms and more in the caller's send(2).
+/// Returns the size of the kernel's descriptor table if several threads share it. To enlarge such a
+/// table, the kernel waits until no CPU uses the old one (`synchronize_rcu()` in
+/// `expand_fdtable()`, fs/file.c): 10 ms and more in the caller's send(2).
 fn shared_table() -> Option<u64> {
     let file = rustix::fs::open(c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = [0; STATUS];
@@ -399,7 +415,7 @@ mod tests {
     use super::*;
     use rustix::net::{RecvFlags, bind, listen, recv, socket_with};
 
-    /// A client with its service's end of the connection.
+    /// Returns a client and the service's end of its connection.
     fn connected() -> (Client, std::os::fd::OwnedFd) {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -448,7 +464,7 @@ mod tests {
         let mut forgotten = Vec::new();
         for _ in 0..2 {
             forgotten.extend(std::iter::from_fn(|| told(&service)));
-            // Any call tells.
+            // Any call sends the number.
             assert!(client.answer().is_none());
         }
         assert_eq!(forgotten, (1..=sent).map(|number| Request::Forget(Number(number))).collect::<Vec<_>>());

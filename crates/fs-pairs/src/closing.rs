@@ -1,4 +1,4 @@
-//! Closes descriptors that processes have sent, in other threads than the service's.
+//! Closes descriptors that processes have sent, on threads other than the service's.
 //!
 //! close(2) may block: for the bytes of a socket with SO_LINGER, for the file system (FUSE) of a
 //! file, and for the descriptors in a Unix socket. The process that sent the descriptor can choose
@@ -12,9 +12,11 @@ use std::time::Duration;
 use rustix::net::sockopt::socket_linger;
 use rustix::process::geteuid;
 
-/// Threads of a user. More: more that hostile processes can hold; fewer: one socket that lingers keeps more others from being closed.
+/// Threads per user. More: hostile processes can occupy more threads. Fewer: one socket with
+/// SO_LINGER delays the closing of more others.
 const THREADS: usize = 4;
-/// Descriptors of a user that wait for a thread. With more its processes are cut off.
+/// Descriptors of a user that may wait for a thread. Beyond this, the service disconnects the
+/// user's processes.
 const WAITING: usize = 1024;
 /// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
@@ -26,8 +28,9 @@ pub(crate) struct Users(HashMap<u32, Arc<User>>);
 /// One user's descriptors to be closed.
 #[derive(Debug, Default)]
 pub(crate) struct User {
-    /// The service's own user or root, which could end the service anyway. What cannot wait is closed at once, so that a port is free when
-    /// its process has closed its socket.
+    /// True for the service's own user and root, which could end the service anyway. Their
+    /// descriptors are closed at once if close(2) cannot block, so that a port is free when its
+    /// process has closed its socket.
     is_trusted: bool,
     state: Mutex<State>,
     wake: Condvar,
@@ -40,8 +43,8 @@ struct State {
     idle: usize,
 }
 
-/// A descriptor from a process of this user, or one that leads to such a process. A thread of this
-/// user closes it.
+/// A descriptor that a process of this user has sent, or that is connected to such a process. A
+/// thread of this user closes it.
 #[derive(Debug)]
 pub(crate) struct Foreign {
     /// Always present, except while it is dropped.
@@ -57,7 +60,7 @@ impl Foreign {
 }
 
 impl Users {
-    /// Returns a user, and forgets those that hold nothing.
+    /// Returns a user. Removes users that hold nothing.
     pub(crate) fn get(&mut self, uid: u32) -> Arc<User> {
         if !self.0.contains_key(&uid) {
             self.0.retain(|_, user| Arc::strong_count(user) > 1);
@@ -68,12 +71,12 @@ impl Users {
 }
 
 impl User {
-    /// Takes a descriptor.
+    /// Takes ownership of a descriptor.
     pub(crate) fn own(self: &Arc<Self>, fd: OwnedFd) -> Foreign {
         Foreign { fd: Some(fd), user: Arc::clone(self) }
     }
 
-    /// Returns true if so many descriptors wait that the user's processes are not served.
+    /// Returns true if too many descriptors wait, so that the user's processes are not served.
     pub(crate) fn is_stuck(&self) -> bool {
         self.lock().queue.len() >= WAITING
     }

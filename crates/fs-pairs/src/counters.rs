@@ -42,7 +42,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Processes that are connected now, without the one that asks.
+    /// Processes that are connected now, except the one that asks.
     processes;
     /// Pairs now.
     pairs;
@@ -54,8 +54,8 @@ counters! {
     promoted;
     /// Clients that were cut off because they broke the protocol.
     malformed;
-    /// Bytes that passed through rings, in both directions of all pairs, as the processes at their
-    /// ends count them.
+    /// Bytes that passed through rings, in both directions of all pairs, as counted by the
+    /// processes at both ends.
     ring_bytes;
     /// Bytes that passed through the kernel, counted like `ring_bytes`.
     kernel_bytes;

@@ -27,7 +27,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Asks the kernel.
+    /// Reads the facts from the kernel.
     ///
     /// # Errors
     /// The socket cannot be promoted.
@@ -78,7 +78,8 @@ fn sent(info: &TcpInfo) -> u64 {
     info.bytes_sent.saturating_add(info.bytes_not_sent)
 }
 
-/// An IPv4 address in IPv6's form is IPv4's. A scope is left out: it belongs to addresses of sockets that are bound to a device.
+/// Returns IPv4-mapped IPv6 addresses as IPv4. Drops the scope, which only addresses of sockets
+/// that are bound to a device have.
 fn plain(at: SocketAddr) -> Option<SocketAddr> {
     let ip = match at.ip() {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),

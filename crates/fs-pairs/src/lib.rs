@@ -1,8 +1,9 @@
 //! The match service: it finds the two ends of a kernel TCP connection among the processes of a host, and gives both one carrier region.
 //!
-//! A process offers a duplicate of a socket's descriptor. The service reads from the kernel what the socket is, waits a moment for an
-//! offer whose addresses mirror it, and gives both processes the same sealed file. The service believes nothing that a process says: addresses, namespace
-//! and state come from the kernel, and the duplicate proves that the process holds the socket.
+//! A process offers a duplicate of a socket's descriptor. The service reads from the kernel what
+//! the socket is, waits a moment for an offer whose addresses mirror it, and gives both processes
+//! the same sealed file. The service relies on no claim of a process: addresses, namespace and
+//! state come from the kernel, and the duplicate proves that the process holds the socket.
 //!
 //! The service holds no connection. Without it no further connection gets a ring; rings that exist continue.
 //!

@@ -1,8 +1,9 @@
-//! The list of promoted pairs, and of offers that were refused lately.
+//! The list of promoted pairs and of recently refused offers.
 //!
-//! A client asks with [`crate::message::Request::List`] and gets a record: a header of [`crate::message::LEN`] bytes whose first number is how
-//! many rows follow and whose number is where to go on. A record without rows is the last one. A user sees the rows of its own
-//! processes, root and the service's own user see all.
+//! A client asks with [`crate::message::Request::List`] and gets a record: a header of
+//! [`crate::message::LEN`] bytes with the number of rows and the position of the next record. A
+//! record without rows is the last one. A user sees the rows of its own processes, root and the
+//! service's own user see all.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +35,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Makes one. The name is cut after 16 bytes, as the kernel does.
+    /// Makes a process. Truncates its name to 16 bytes, as the kernel does.
     #[must_use]
     pub fn new(pid: u32, uid: u32, text: &[u8]) -> Self {
         let mut name = [0; NAME];
@@ -64,7 +65,7 @@ pub struct Row {
     pub local: SocketAddr,
     /// The address of the other end.
     pub peer: SocketAddr,
-    /// The processes at both ends. Of a refused offer the first one only.
+    /// The processes at both ends. A refused offer has only the first one.
     pub ends: [Process; 2],
     /// Bytes from the first end to the other, and back.
     pub traffic: [Traffic; 2],

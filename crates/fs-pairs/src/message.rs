@@ -21,7 +21,8 @@ use fs_carrier::region::{End, MAX_RING, MIN_RING};
 
 /// Bytes of each message.
 pub const LEN: usize = 32;
-/// Begins each message. It changes with the protocol, so that another version is a stranger.
+/// The start of each message. It changes with the protocol, so that a peer of another version is
+/// rejected.
 const MAGIC: [u8; 4] = *b"fsK1";
 
 const OFFER: u8 = 1;
@@ -44,32 +45,32 @@ pub(crate) const REASONS: usize = Reason::ALL.len();
 /// A message of a process to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A socket to find the other end of. A duplicate of its descriptor comes along.
+    /// A socket whose other end is to be found. The message carries a duplicate of its descriptor.
     Offer {
-        /// Names the offer.
+        /// The number of the offer.
         number: Number,
-        /// Counters of the process itself.
+        /// The bytes that the process itself has counted.
         carried: Carried,
     },
-    /// The socket is about to be closed, or the pair is over. The service lets go of what it holds for it.
+    /// The socket is about to be closed, or the pair has ended. The service drops its duplicate.
     Forget(Number),
-    /// A question for rows of the list.
+    /// Requests rows of the list.
     List {
         /// Position at which the previous record ended; 0 for the first.
         after: u64,
     },
-    /// A question for the service's counters.
+    /// Requests the service's counters.
     Count,
-    /// From here on the connection is the broker's, which shares devices (`fs_rt::broker`).
+    /// Hands the connection over to the broker, which shares devices (`fs_rt::broker`).
     Device,
 }
 
 /// A message of the service to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The other end was found. The region's file comes along.
+    /// The other end was found. The message carries the region's file.
     Matched {
-        /// Names the offer.
+        /// The number of the offer.
         number: Number,
         /// Which end the process is.
         end: End,
@@ -78,7 +79,7 @@ pub enum Answer {
     },
     /// There is no region for this offer.
     Refused {
-        /// Names the offer.
+        /// The number of the offer.
         number: Number,
         /// Why.
         reason: Reason,
@@ -116,7 +117,7 @@ macro_rules! reasons {
 reasons! {
     /// No offer came from the other end in time: its process does not use the library, or the address was translated.
     NoPeer = 1, "the other end was not offered";
-    /// The descriptor is no TCP socket, or the kernel does not say what it is.
+    /// The descriptor is no TCP socket, or the kernel returns no TCP_INFO for it.
     NotTcp = 2, "not a TCP socket";
     /// The connection is not established, or has ended.
     NotEstablished = 3, "not established";
@@ -126,9 +127,9 @@ reasons! {
     Device = 5, "bound to a device";
     /// More than one socket may be the other end.
     Ambiguous = 6, "several sockets may be the other end";
-    /// The process or its user has as many offers or pairs as it may, or the service has.
+    /// The process, its user or the service has reached its limit of offers or pairs.
     Limit = 7, "too many connections";
-    /// A policy says that the kernel carries.
+    /// A policy leaves the connection to the kernel.
     Policy = 8, "a policy says so";
     /// The socket is offered already.
     Twice = 9, "offered already";
@@ -149,7 +150,7 @@ impl Request {
         }
     }
 
-    /// Reads a message. Nothing: it makes no sense.
+    /// Decodes a message. Returns `None` if it is malformed.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match get(bytes)? {
@@ -173,7 +174,7 @@ impl Answer {
         }
     }
 
-    /// Reads a message. Nothing: it makes no sense.
+    /// Decodes a message. Returns `None` if it is malformed.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match get(bytes)? {
@@ -193,7 +194,7 @@ impl Answer {
     }
 }
 
-/// Begins a record of `count` rows; `next` is where the following one begins.
+/// Returns the header of a record of `count` rows. `next` is the position of the next record.
 pub(crate) fn rows_header(count: usize, next: u64) -> [u8; LEN] {
     put(ROWS, 0, Number(next), count as u64, 0)
 }
@@ -206,7 +207,7 @@ pub(crate) fn read_rows_header(bytes: &[u8]) -> Option<(usize, u64)> {
     }
 }
 
-/// Begins a record of `count` words.
+/// Returns the header of a record of `count` words.
 pub(crate) fn counters_header(count: usize) -> [u8; LEN] {
     put(COUNTERS, 0, Number(0), count as u64, 0)
 }

@@ -1,7 +1,10 @@
-//! Offers that wait for their other end, and pairs that were found. No system calls but those of `facts`.
+//! Offers that wait for their other end, and matched pairs. The only system calls are those of
+//! `facts`.
 //!
-//! An offer keeps the duplicate of its descriptor while it waits: only then "established now" is said of the very socket that was offered.
-//! A process that closes the socket says so first ([`Registry::forget`]), or the kernel's FIN would wait for the duplicate too.
+//! An offer holds a duplicate of its descriptor while it waits: otherwise the check that both ends
+//! are established could read another socket. A process that closes the socket sends a message
+//! first ([`Registry::forget`]), because the kernel sends the FIN only after the duplicate is
+//! closed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,7 +23,7 @@ use crate::message::{Number, Reason};
 /// Refused offers that are listed. More: memory. Fewer: on a busy host they disappear before an
 /// operator lists them.
 const REFUSED: usize = 256;
-/// Rows of refused offers are numbered from here, those of pairs from 1.
+/// The number of the first row of refused offers. Rows of pairs are numbered from 1.
 const FIRST_REFUSED: u64 = 1 << 63;
 
 /// An offer: a client's connection to the service, and the number that the client gave it.
@@ -30,13 +33,14 @@ pub(crate) struct Key {
     pub(crate) number: Number,
 }
 
-/// Upper bounds, so that no client makes the service grow.
+/// Limits, so that no client can make the service grow.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Time that an offer waits for its other end. Longer: a close(2) that the library does not see ends the connection later, as the
-    /// waiting duplicate keeps it open. Shorter: the ends have to make their first calls closer together.
+    /// Maximum time that an offer waits for its other end. Longer: a close(2) that the library does
+    /// not see ends the connection later, because the duplicate keeps it open. Shorter: both ends
+    /// must make their first calls closer together.
     pub wait: Duration,
-    /// Offers of one process that wait, each with a descriptor of the service's.
+    /// Waiting offers of one process. The service holds a descriptor for each.
     pub offers_of_process: usize,
     /// Offers that wait. One user other than root may have half of them.
     pub offers: usize,
@@ -52,13 +56,14 @@ impl Default for Limits {
     }
 }
 
-/// Says whether a process may have a ring for a connection between these addresses, its own and the peer's.
+/// Returns whether a process may have a ring for a connection between these addresses, its own and
+/// the peer's.
 pub type Permit = Box<dyn Fn(&Process, SocketAddr, SocketAddr) -> bool + Send>;
 
-/// Takes a process's connection.
+/// Takes over a process's connection.
 pub type Broker = Box<dyn Fn(OwnedFd, Process) + Send>;
 
-/// Adds what another part of the daemon counts.
+/// Adds the counters of another part of the daemon.
 pub type CountWire = Box<dyn Fn(&mut Counters) + Send>;
 
 /// The result of an offer.
@@ -84,7 +89,7 @@ struct Pair {
     /// SO_COOKIE of the other end.
     other_cookie: u64,
     since: Instant,
-    /// The pair's ends that were not forgotten.
+    /// The ends that have not sent [`Registry::forget`].
     ends: [Option<Key>; 2],
     processes: [Process; 2],
     /// The region, for its counters.
@@ -104,7 +109,7 @@ struct Refused {
 /// Everything that one client holds.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
-    who: Process,
+    process: Process,
     offers: usize,
 }
 
@@ -115,7 +120,7 @@ struct OfUser {
     offers: usize,
 }
 
-/// Namespace, own address, the peer's address: no two live sockets share them.
+/// Network namespace, own address and the peer's address. No two live sockets share them.
 type Place = (u64, SocketAddr, SocketAddr);
 
 /// All offers and pairs.
@@ -126,7 +131,7 @@ pub(crate) struct Registry {
     pub(crate) wire: Option<CountWire>,
     limits: Limits,
     holders: HashMap<u64, Holder>,
-    /// Users that hold something.
+    /// Users with offers or ends of pairs.
     users: HashMap<u32, OfUser>,
     held: BTreeMap<Key, Held>,
     waiting: HashMap<Place, Key>,
@@ -137,7 +142,8 @@ pub(crate) struct Registry {
     last_pair: u64,
     refused: VecDeque<Refused>,
     last_refused: u64,
-    /// Bytes are those of pairs that are over; what there is now is not kept here.
+    /// Bytes of ended pairs. The other pairs' bytes are in their regions, and current numbers are
+    /// computed.
     counted: Counters,
 }
 
@@ -162,7 +168,7 @@ fn row(facts: &Facts, ends: [Process; 2], refused: Option<Reason>, age: Duration
 
 fn add_traffic(counters: &mut Counters, pair: &Pair) {
     for way in pair.file.as_ref().and_then(|file| traffic(file).ok()).into_iter().flatten() {
-        // Both ends can write any value there.
+        // Both ends can write any value there, so the sum may overflow.
         counters.ring_bytes = counters.ring_bytes.wrapping_add(way.ring);
         counters.kernel_bytes = counters.kernel_bytes.wrapping_add(way.kernel);
     }
@@ -173,28 +179,28 @@ impl Registry {
         Registry { limits, ..Registry::default() }
     }
 
-    /// A client has come. Returns whether it may stay.
-    pub(crate) fn join(&mut self, client: u64, who: Process) -> bool {
-        let is_root = who.uid == 0;
-        let of_user = || self.holders.values().filter(|other| other.who.uid == who.uid).count();
+    /// Adds a client. Returns false if a limit is reached.
+    pub(crate) fn join(&mut self, client: u64, process: Process) -> bool {
+        let is_root = process.uid == 0;
+        let of_user = || self.holders.values().filter(|other| other.process.uid == process.uid).count();
         if self.holders.len() >= self.limits.clients || (!is_root && of_user() >= self.limits.clients / 2) {
             return false;
         }
-        self.holders.insert(client, Holder { who, offers: 0 });
+        self.holders.insert(client, Holder { process, offers: 0 });
         true
     }
 
     /// Returns a client's process.
     pub(crate) fn process(&self, client: u64) -> Option<Process> {
-        self.holders.get(&client).map(|holder| holder.who)
+        self.holders.get(&client).map(|holder| holder.process)
     }
 
     /// Returns a client's user.
     pub(crate) fn user(&self, client: u64) -> Option<u32> {
-        self.holders.get(&client).map(|holder| holder.who.uid)
+        self.holders.get(&client).map(|holder| holder.process.uid)
     }
 
-    /// Drops everything that a client held which has ended.
+    /// Removes a client with its offers and ends of pairs.
     pub(crate) fn leave(&mut self, client: u64) {
         let first = Key { client, number: Number(0) };
         let last = Key { client, number: Number(u64::MAX) };
@@ -205,7 +211,7 @@ impl Registry {
         self.holders.remove(&client);
     }
 
-    /// Takes an offer.
+    /// Handles an offer.
     pub(crate) fn offer(&mut self, key: Key, fd: Foreign, carried: Carried, now: Instant) -> Outcome {
         let Some(holder) = self.holders.get(&key.client).copied() else { return Outcome::Refused(Reason::Failed) };
         self.counted.offers += 1;
@@ -215,7 +221,7 @@ impl Registry {
         };
         let outcome = self.judge(key, holder, facts, fd, now);
         if let Outcome::Refused(reason) = outcome {
-            self.note_refused(facts, holder.who, reason, now);
+            self.note_refused(facts, holder.process, reason, now);
         }
         outcome
     }
@@ -224,10 +230,10 @@ impl Registry {
         if self.held.contains_key(&key) || self.paired.contains_key(&facts.cookie) {
             return Outcome::Refused(Reason::Twice);
         }
-        if self.permit.as_ref().is_some_and(|permit| !permit(&holder.who, facts.local, facts.peer)) {
+        if self.permit.as_ref().is_some_and(|permit| !permit(&holder.process, facts.local, facts.peer)) {
             return Outcome::Refused(Reason::Policy);
         }
-        if !self.may_have_another_end(holder.who) {
+        if !self.may_have_another_end(holder.process) {
             return Outcome::Refused(Reason::Limit);
         }
         if let Some(other) = self.waiting.get(&mirrored(&facts)).copied()
@@ -235,7 +241,7 @@ impl Registry {
         {
             return self.pair(other, key, &facts, now);
         }
-        if holder.offers >= self.limits.offers_of_process || !self.may_have_another_offer(holder.who) {
+        if holder.offers >= self.limits.offers_of_process || !self.may_have_another_offer(holder.process) {
             return Outcome::Refused(Reason::Limit);
         }
         if let Some(before) = self.waiting.get(&place(&facts)).copied() {
@@ -244,7 +250,8 @@ impl Registry {
             if is_same {
                 return Outcome::Refused(Reason::Twice);
             }
-            // That one has ended, as its addresses are another socket's now. Its own time-out refuses it.
+            // The waiting socket has ended, because another socket has its addresses now. Its own
+            // time-out refuses its offer.
         }
         let deadline = now + self.limits.wait;
         self.waiting.insert(place(&facts), key);
@@ -257,26 +264,26 @@ impl Registry {
         Outcome::Waits
     }
 
-    fn may_have_another_end(&self, who: Process) -> bool {
-        self.is_below(self.paired.len(), self.limits.ends, who, |user| user.ends)
+    fn may_have_another_end(&self, process: Process) -> bool {
+        self.is_below(self.paired.len(), self.limits.ends, process, |user| user.ends)
     }
 
-    fn may_have_another_offer(&self, who: Process) -> bool {
-        self.is_below(self.waiting.len(), self.limits.offers, who, |user| user.offers)
+    fn may_have_another_offer(&self, process: Process) -> bool {
+        self.is_below(self.waiting.len(), self.limits.offers, process, |user| user.offers)
     }
 
-    /// Whether there are fewer than `limit`, and this user has fewer than half of them, or is root.
-    fn is_below(&self, all: usize, limit: usize, who: Process, of_user: impl Fn(&OfUser) -> usize) -> bool {
-        let of_user = self.users.get(&who.uid).map_or(0, of_user);
-        all < limit && (who.uid == 0 || of_user < limit / 2)
+    /// Returns true if `all` is below `limit`, and this user has fewer than half of it or is root.
+    fn is_below(&self, all: usize, limit: usize, process: Process, of_user: impl Fn(&OfUser) -> usize) -> bool {
+        let of_user = self.users.get(&process.uid).map_or(0, of_user);
+        all < limit && (process.uid == 0 || of_user < limit / 2)
     }
 
     fn change_user(&mut self, client: u64, change: impl FnOnce(&mut OfUser)) {
         let Some(holder) = self.holders.get(&client) else { return };
-        let user = self.users.entry(holder.who.uid).or_default();
+        let user = self.users.entry(holder.process.uid).or_default();
         change(user);
         if *user == OfUser::default() {
-            self.users.remove(&holder.who.uid);
+            self.users.remove(&holder.process.uid);
         }
     }
 
@@ -299,7 +306,7 @@ impl Registry {
             self.change_user(key.client, |user| user.ends += 1);
         }
         let ends = [Some(first), Some(second)];
-        let process = |key: Key| self.holders.get(&key.client).map_or_else(Process::default, |holder| holder.who);
+        let process = |key: Key| self.holders.get(&key.client).map_or_else(Process::default, |holder| holder.process);
         let processes = [process(first), process(second)];
         let (facts, other_cookie) = (first_facts, facts.cookie);
         let row = Pair { facts, other_cookie, since: now, ends, processes, file: None };
@@ -307,7 +314,7 @@ impl Registry {
         Outcome::Matched(first)
     }
 
-    /// Closes a waiting offer's duplicate.
+    /// Removes a waiting offer and closes its duplicate.
     fn stop_waiting(&mut self, key: Key) -> Option<Facts> {
         if !matches!(self.held.get(&key), Some(Held::Waiting { .. })) {
             return None;
@@ -324,7 +331,8 @@ impl Registry {
         Some(facts)
     }
 
-    /// The client closes the socket, or has ended. Returns whether the offer was waiting, so that it has no answer yet.
+    /// Handles a client's message or disconnect. Returns true if the offer was waiting, so that it
+    /// has no answer yet.
     pub(crate) fn forget(&mut self, key: Key) -> bool {
         if self.stop_waiting(key).is_some() {
             return true;
@@ -350,11 +358,11 @@ impl Registry {
         }
     }
 
-    /// Returns the offers whose time is over, and forgets them.
+    /// Removes and returns the offers that have timed out.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<Key> {
         let due: Vec<Key> = self.deadlines.keys().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect();
         for key in &due {
-            let process = self.holders.get(&key.client).map(|holder| holder.who);
+            let process = self.holders.get(&key.client).map(|holder| holder.process);
             if let (Some(facts), Some(process)) = (self.stop_waiting(*key), process) {
                 self.note_refused(facts, process, Reason::NoPeer, now);
             }
@@ -362,7 +370,7 @@ impl Registry {
         due
     }
 
-    /// Keeps the region's file of a pair, of which this is an end.
+    /// Stores the region's file of the pair that has this end.
     pub(crate) fn keep(&mut self, end: Key, file: OwnedFd) {
         if let Some(Held::End { pair }) = self.held.get(&end)
             && let Some(row) = self.pairs.get_mut(pair)
@@ -380,14 +388,14 @@ impl Registry {
         self.refused.push_back(Refused { number: FIRST_REFUSED + self.last_refused, at, facts, process, reason });
     }
 
-    /// An offer is refused.
+    /// Counts a refused offer.
     pub(crate) fn count_refused(&mut self, reason: Reason) {
         if let Some(i) = Reason::ALL.iter().position(|of| *of == reason) {
             self.counted.refused[i] += 1;
         }
     }
 
-    /// A client has broken the protocol.
+    /// Counts a client that broke the protocol.
     pub(crate) fn note_malformed(&mut self) {
         self.counted.malformed += 1;
     }
@@ -405,7 +413,8 @@ impl Registry {
         counters
     }
 
-    /// Returns some rows after `after`, and the last one's number. `sees` says of which user's processes.
+    /// Returns some rows after `after`, and the last one's number. `sees` returns whether the
+    /// client may see a user's rows.
     pub(crate) fn rows(&self, after: u64, now: Instant, sees: impl Fn(u32) -> bool) -> (Vec<Row>, u64) {
         let (mut rows, mut last) = (Vec::new(), after);
         for (number, pair) in self.pairs.range(after.saturating_add(1)..) {
@@ -432,7 +441,7 @@ impl Registry {
         (rows, last)
     }
 
-    /// Returns when the next offer's time is over.
+    /// Returns the time at which the next offer times out.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.keys().next().map(|(at, _)| *at)
     }

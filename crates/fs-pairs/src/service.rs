@@ -27,14 +27,15 @@ use crate::sys::{Credentials, credentials, receive};
 pub use crate::registry::{Broker, CountWire, Limits, Permit};
 use rustix::process::geteuid;
 
-/// Bytes of each ring. Larger: more of the cache and, once used, of memory; smaller: large messages leave the ring for the kernel more
-/// often. Untouched pages cost nothing.
+/// Bytes of each ring. Larger: more cache and, when used, more memory. Smaller: large messages fall
+/// back to the kernel more often. Untouched pages cost nothing.
 const RING: usize = 64 << 10;
-/// Connections that may wait for the service.
+/// The backlog of the service's socket.
 const BACKLOG: i32 = 1024;
-/// Messages of one client that are answered in one turn, so that no client keeps the others waiting.
+/// Messages of one client that are answered in one turn, so that no client delays the others for
+/// long.
 const MESSAGES_PER_TURN: usize = 16;
-/// Events of one turn.
+/// Maximum number of events of one turn.
 const EVENTS: usize = 64;
 
 const LISTENER: u64 = 0;
@@ -48,7 +49,7 @@ struct Shared {
     stops: AtomicBool,
 }
 
-/// Tells a running service to end, from any thread.
+/// Ends a running service, from any thread.
 #[derive(Clone, Debug)]
 pub struct Handle(Arc<Shared>);
 
@@ -56,7 +57,7 @@ impl Handle {
     /// Ends [`Service::run`].
     pub fn stop(&self) {
         self.0.stops.store(true, Ordering::Release);
-        // Full: it is readable already.
+        // A full counter is readable already.
         let _written = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -91,10 +92,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Makes the service's socket, which every user may connect to as far as its directory permits.
+    /// Makes the service's socket. Every user may connect to it, as far as its directory permits.
     ///
     /// # Errors
-    /// `AddrInUse`: another service answers at `path`. Those of the system calls.
+    /// `AddrInUse` if another service answers at `path`. The errors of the system calls.
     pub fn bind(path: &Path) -> io::Result<Self> {
         Self::with_limits(path, Limits::default())
     }
@@ -123,14 +124,14 @@ impl Service {
         })
     }
 
-    /// Asks `permit` at each offer. Both ends have to be permitted. It does not end pairs that there are.
+    /// Calls `permit` for each offer. Both ends must be permitted. Existing pairs go on.
     #[must_use]
     pub fn permitted_by(mut self, permit: Permit) -> Self {
         self.registry.permit = Some(permit);
         self
     }
 
-    /// Asks `count` whenever counters are read.
+    /// Calls `count` whenever counters are read.
     #[must_use]
     pub fn counted_by(mut self, count: CountWire) -> Self {
         self.registry.wire = Some(count);
@@ -144,7 +145,7 @@ impl Service {
         self
     }
 
-    /// Returns whether a service answers at `path`.
+    /// Returns true if a service accepts connections at `path`.
     #[must_use]
     pub fn answers(path: &Path) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -155,7 +156,7 @@ impl Service {
         connected.is_ok()
     }
 
-    /// Returns what ends the service.
+    /// Returns the handle that ends the service.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.shared))
@@ -216,9 +217,9 @@ impl Service {
             return;
         }
         let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let who = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
+        let process = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
         let client = self.next_client;
-        if !self.registry.join(client, who) {
+        if !self.registry.join(client, process) {
             return;
         }
         if epoll::add(&self.epoll, &socket, EventData::new_u64(client), EventFlags::IN).is_err() {
@@ -229,7 +230,7 @@ impl Service {
         self.clients.insert(client, Client { socket, user });
     }
 
-    /// Answers a client's messages. A client that breaks the protocol is cut off.
+    /// Answers a client's messages. Disconnects a client that breaks the protocol.
     fn serve(&mut self, client: u64) {
         for _ in 0..MESSAGES_PER_TURN {
             let Some(Client { socket, user }) = self.clients.get(&client) else { return };
@@ -254,12 +255,12 @@ impl Service {
                         Outcome::Matched(other) => self.connect([other, key]),
                     }
                 }
-                // The service has no descriptors left.
+                // The service had no descriptor for the offered socket.
                 (Some(Request::Offer { number, .. }), None) if received.is_lost => {
                     self.refuse(Key { client, number }, Reason::Failed);
                 }
                 (Some(Request::Forget(number)), None) => {
-                    // Each offer has one answer: the client counts them.
+                    // Every offer gets one answer, because the client counts them.
                     if self.registry.forget(Key { client, number }) {
                         let answer = Answer::Refused { number, reason: Reason::NoPeer };
                         let _sent = self.send(client, &answer.encode(), None);
@@ -268,21 +269,21 @@ impl Service {
                 (Some(Request::List { after }), None) => self.list(client, after),
                 (Some(Request::Count), None) => self.count(client),
                 (Some(Request::Device), None) => return self.hand_over(client),
-                // The end of the connection is no broken message.
+                // An empty message is the end of the connection, not a protocol error.
                 _ if received.len == 0 => return self.drop_client(client),
                 _ => return self.cut_off(client),
             }
         }
     }
 
-    /// Gives a client's connection to the broker. Without one it is cut off.
+    /// Hands a client's connection over to the broker, or closes it if there is no broker.
     fn hand_over(&mut self, client: u64) {
-        let who = self.registry.process(client);
+        let process = self.registry.process(client);
         let Some(Client { socket, .. }) = self.clients.remove(&client) else { return };
         let _deleted = epoll::delete(&self.epoll, &socket);
         self.registry.leave(client);
-        if let (Some(broker), Some(who), Some(socket)) = (&self.broker, who, socket.into_owned()) {
-            broker(socket, who);
+        if let (Some(broker), Some(process), Some(socket)) = (&self.broker, process, socket.into_owned()) {
+            broker(socket, process);
         }
     }
 
@@ -291,16 +292,16 @@ impl Service {
         let Some(own) = self.registry.user(client) else { return };
         let is_all = own == 0 || own == geteuid().as_raw();
         let (rows, next) = self.registry.rows(after, Instant::now(), |uid| is_all || uid == own);
-        // An error cuts the client off.
+        // After an error the client is disconnected.
         let _sent = self.send(client, &listing::record(&rows, next), None);
     }
 
     fn count(&mut self, client: u64) {
-        // An error cuts the client off.
+        // After an error the client is disconnected.
         let _sent = self.send(client, &counters::record(&self.registry.counters()), None);
     }
 
-    /// Gives both ends of a pair their region.
+    /// Makes the region of a pair and sends it to both ends.
     fn connect(&mut self, ends: [Key; 2]) {
         let file = match Region::create("fastsock-pair", RING) {
             Ok(file) => file,
@@ -315,14 +316,14 @@ impl Service {
         for (i, end) in [End::A, End::B].into_iter().enumerate() {
             let answer = Answer::Matched { number: ends[i].number, end, ring: RING };
             if let Err(error) = self.send(ends[i].client, &answer.encode(), Some(file.as_fd())) {
-                // One end alone has the region at most: it stays on the kernel.
+                // At most one end has the region, and stays on the kernel.
                 return self.take_back(ends, if error == Errno::TOOMANYREFS { Reason::Limit } else { Reason::NoPeer });
             }
         }
         self.registry.keep(ends[0], file);
     }
 
-    /// A pair that could not be handed out.
+    /// Undoes a match whose region could not be sent.
     fn take_back(&mut self, ends: [Key; 2], reason: Reason) {
         for key in ends {
             self.registry.forget(key);
@@ -333,7 +334,7 @@ impl Service {
     fn refuse(&mut self, key: Key, reason: Reason) {
         self.registry.count_refused(reason);
         let answer = Answer::Refused { number: key.number, reason };
-        // An error cuts the client off.
+        // After an error the client is disconnected.
         let _sent = self.send(key.client, &answer.encode(), None);
     }
 
@@ -357,7 +358,7 @@ impl Service {
         }
     }
 
-    /// A client that breaks the protocol.
+    /// Disconnects a client that broke the protocol.
     fn cut_off(&mut self, client: u64) {
         self.registry.note_malformed();
         self.drop_client(client);
@@ -365,7 +366,7 @@ impl Service {
 
     fn drop_client(&mut self, client: u64) {
         if let Some(Client { socket, .. }) = self.clients.remove(&client) {
-            // Another thread closes it later.
+            // A closing thread closes the socket later, so it is removed from the epoll set now.
             let _deleted = epoll::delete(&self.epoll, &socket);
         }
         self.registry.leave(client);

@@ -9,7 +9,7 @@ use fs_pairs::Reason;
 use fs_pairs::counters::{Counters, count};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 
-/// Asks until the counters are as they should be.
+/// Waits until the counters are as expected.
 fn counted(service: &Running, is_right: impl Fn(&Counters) -> bool) -> Counters {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -38,7 +38,7 @@ fn pairs_bytes_and_refused_offers_are_counted() {
     let Counters { processes, pairs, promoted, offers, waiting, ring_bytes, .. } = during;
     assert_eq!((processes, pairs, promoted, offers, waiting), (2, 1, 1, 2, 0));
     assert!(ring_bytes > 0, "{during:?}");
-    // An end whose other end is not offered.
+    // The other end of this connection is not offered.
     let (alone, _other) = connection();
     offer(&client_a, &alone);
     let no_peer = Reason::ALL.iter().position(|reason| *reason == Reason::NoPeer).expect("a reason");

@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use rustix::process::{Resource, Rlimit};
 
-/// A client without the client half.
+/// A client that writes its own messages.
 struct Raw(OwnedFd);
 
 impl Raw {
@@ -87,7 +87,7 @@ fn broken_messages_end_the_connection() {
     serves(&service);
 }
 
-/// A process offers more sockets than it may, and never reads the replies.
+/// A process offers more sockets than allowed, and never reads the replies.
 #[test]
 fn flood_is_bounded() {
     let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
@@ -102,7 +102,8 @@ fn flood_is_bounded() {
         match raw.send(&offer, &[socket.as_fd()]) {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::TOOMANYREFS) => std::thread::yield_now(),
-            // The service answers each, and the client does not read: its connection is closed.
+            // The service answers each offer, and the client does not read. So the service closes
+            // its connection.
             Err(_) => break,
         }
     }
@@ -133,7 +134,7 @@ fn process_may_have_some_offers_only() {
     let connections: Vec<_> = (0..4).map(|_| connection()).collect();
     let numbers: Vec<_> = connections.iter().map(|(a, _)| offer(&client, a)).collect();
     assert_eq!(refused(&client, numbers[3]), Reason::Limit);
-    // One of the pairs has ended, so another one is possible.
+    // After the end of one pair another one is possible.
     client.forget(numbers[0]);
     assert_eq!(refused(&client, numbers[0]), Reason::NoPeer);
     offer(&client, &connections[3].0);
@@ -142,7 +143,7 @@ fn process_may_have_some_offers_only() {
     matched(&client, number);
 }
 
-/// A user that offers sockets without end leaves half of the offers to others.
+/// A user that keeps offering sockets leaves half of the offers to other users.
 #[test]
 fn offers_of_one_user_leave_room_for_others() {
     if !rustix::process::geteuid().is_root() {
@@ -159,7 +160,7 @@ fn offers_of_one_user_leave_room_for_others() {
         let client = service.client();
         let numbers: Vec<_> = connections.iter().take(3).map(|(a, _)| offer(&client, a)).collect();
         assert_eq!(refused(&client, numbers[2]), Reason::Limit);
-        // One of them is over, so another one may wait.
+        // After the end of one offer another one may wait.
         client.forget(numbers[0]);
         assert_eq!(refused(&client, numbers[0]), Reason::NoPeer);
         offer(&client, &connections[2].0);
@@ -186,7 +187,7 @@ fn ends_of_pairs_are_bounded() {
     assert_eq!(refused(&client, number), Reason::Limit);
 }
 
-/// A client has a bound of its own: a service that does not answer gets few descriptors.
+/// The client limits its unanswered offers: a service that does not answer gets few descriptors.
 #[test]
 fn stopped_service_gets_few_offers() {
     let may = rustix::process::getrlimit(Resource::Nofile);
@@ -197,7 +198,7 @@ fn stopped_service_gets_few_offers() {
     let mut connections = Vec::new();
     for _ in 0..1024 {
         let new = connection();
-        // Its queue is full.
+        // The service's queue is full.
         while client.offer(new.0.as_fd(), carried(&new.0)).is_none() {
             assert!(Instant::now() < end, "{} offers", connections.len());
             std::thread::sleep(Duration::from_millis(1));
@@ -209,7 +210,7 @@ fn stopped_service_gets_few_offers() {
     assert!(client.offer(a.as_fd(), carried(&a)).is_none());
 }
 
-/// A program that closes all its descriptors, and opens others under their numbers.
+/// A program closes all its descriptors, and opens other files with their numbers.
 #[test]
 fn closed_descriptor_is_not_used() {
     let service = Running::start();
@@ -269,7 +270,7 @@ fn killed_service_leaves_pairs_alone() {
     let end = Instant::now() + Duration::from_secs(60);
     let mut offers = Vec::new();
     while offers.len() < 2 {
-        // Each client notices by its next offer, and connects again within a second.
+        // Each client notices the loss at its next offer, and reconnects within a second.
         let i = offers.len();
         let socket = if i == 0 { &a } else { &b };
         while clients[i].answer().is_some() {}
@@ -282,7 +283,8 @@ fn killed_service_leaves_pairs_alone() {
     let _gone = std::fs::remove_file(&path);
 }
 
-/// An offer is a duplicate of the program's socket: only root's service and the own user's get it.
+/// An offer is a duplicate of the program's socket. Only a service of root or of the program's user
+/// gets it.
 #[test]
 fn service_of_another_user_gets_no_socket() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Which sockets are matched, and what is said of the others.
+//! Which sockets are matched, and the reason for which others are refused.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn two_ends_are_matched_and_use_the_ring() {
     }
 }
 
-/// An IPv4 connection that a dual-stack socket has accepted.
+/// Matches an IPv4 connection that a dual-stack socket has accepted.
 #[test]
 fn mapped_address_is_its_ipv4_address() {
     let service = Running::start();
@@ -35,7 +35,7 @@ fn mapped_address_is_its_ipv4_address() {
     assert!(ping_pong(&pair_a, &pair_b, 1000) > 0);
 }
 
-/// Bytes from before the promotion, read or not, do not disturb the order.
+/// Bytes from before the promotion, read or unread, keep their order.
 #[test]
 fn ends_join_at_different_moments() {
     let service = Running::start();
@@ -108,7 +108,7 @@ fn ended_connection_is_refused() {
     let (a, b) = connection();
     a.shutdown(std::net::Shutdown::Write).expect("shut");
     for socket in [&a, &b] {
-        // The FIN is on its way at most for a moment.
+        // The FIN may still be in transit.
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             let number = offer(&client, socket);
@@ -149,7 +149,7 @@ fn socket_is_offered_once() {
         let again = offer(&client_b, socket);
         assert_eq!(refused(&client_b, again), Reason::Twice);
     }
-    // Once both ends have let go, it is an ordinary socket.
+    // After both ends have sent `forget`, it is an ordinary socket.
     client_a.forget(number);
     client_b.forget(other);
     let end = Instant::now() + Duration::from_secs(60);
@@ -160,7 +160,7 @@ fn socket_is_offered_once() {
                 assert_eq!((of_a, of_b), (number_a, number_b));
                 return;
             }
-            // The two connections are read in any order.
+            // The service reads the two connections in any order.
             _ => assert!(Instant::now() < end, "not matched again"),
         }
     }
@@ -183,7 +183,7 @@ fn self_connected_socket_is_not_matched() {
     assert_eq!(refused(&client, number), Reason::NoPeer);
 }
 
-/// The duplicate of an offer that waits does not keep a connection open that its process has closed.
+/// The duplicate of a waiting offer does not keep a connection open that its process has closed.
 #[test]
 fn forgotten_offer_is_closed_at_once() {
     let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
@@ -194,7 +194,7 @@ fn forgotten_offer_is_closed_at_once() {
     client.forget(number);
     drop(a);
     assert_eq!(b.read(&mut [0; 1]).expect("the end"), 0);
-    // Nor does one whose process has gone.
+    // The same after the process has exited.
     let (a, mut b) = connection();
     b.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
     let other = service.client();
@@ -205,7 +205,7 @@ fn forgotten_offer_is_closed_at_once() {
     assert_eq!(b.read(&mut [0; 1]).expect("the end"), 0);
 }
 
-/// A server whose clients close at once, none of them with the library, goes on to offer.
+/// A server, whose clients have no library and close at once, goes on offering its sockets.
 #[test]
 fn forgotten_offers_are_answered() {
     let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
@@ -219,7 +219,8 @@ fn forgotten_offers_are_answered() {
     assert!(!client.is_waiting());
 }
 
-/// The client's own descriptor, by /proc: a socket cannot be opened there, so it is taken from this process.
+/// Returns a duplicate of the client's descriptor. A socket cannot be opened in /proc, so it is
+/// found in this process.
 fn number_of(number: i32) -> std::os::fd::OwnedFd {
     let own = rustix::process::getpid();
     let process = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).expect("a pidfd");

@@ -1,6 +1,7 @@
-//! Namespaces and address translation: an address that names two sockets, or one that names another, must not make a pair.
+//! Namespaces and address translation: two sockets that have the same addresses, or translated
+//! ones, must not make a pair.
 //!
-//! Needs root. Without it the tests say so and pass, unless FS_TEST_MUST_RUN is set.
+//! Needs root. Without it the tests are skipped, unless FS_TEST_MUST_RUN is set.
 
 mod common;
 
@@ -40,7 +41,7 @@ impl Namespace {
         run(&[&["ip", "netns", "exec", &self.0], command].concat());
     }
 
-    /// Runs `work` in this namespace. What sockets it makes stay there.
+    /// Runs `work` in this namespace. Its sockets belong to the namespace.
     fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let file = File::open(format!("/run/netns/{}", self.0)).expect("the namespace");
         std::thread::scope(|scope| {
@@ -64,7 +65,7 @@ fn run(command: &[&str]) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// Connects to `to`, where a listener at `at` gets it.
+/// Connects to `to`. A listener at `at` accepts the connection.
 fn connect(from: &Namespace, to: &str, at: &Namespace, listens: &str) -> (TcpStream, TcpStream) {
     let listener = at.within(|| TcpListener::bind(listens).expect("a listener"));
     let a = from.within(|| TcpStream::connect(to).expect("connect"));
@@ -102,7 +103,8 @@ fn translated_connection_is_not_matched() {
     both_are_alone(&service.client(), &a, &b);
 }
 
-/// Each namespace has a loopback device with the same addresses, and here connections with the same ports.
+/// Each namespace has a loopback device with the same addresses, and here a connection with the
+/// same ports.
 #[test]
 fn equal_addresses_of_two_namespaces_are_kept_apart() {
     let (Some(one), Some(two)) = (Namespace::new(), Namespace::new()) else { return };
@@ -123,7 +125,7 @@ fn equal_addresses_of_two_namespaces_are_kept_apart() {
     let (a1, b1) = connect_from(&one);
     let (a2, b2) = connect_from(&two);
     assert_eq!(a1.local_addr().expect("a name"), a2.local_addr().expect("a name"));
-    // The right ends are not there: the other namespace's are none.
+    // The right peers are not offered. The other namespace's sockets are no peers.
     for (a, b) in [(&a1, &b2), (&a2, &b1)] {
         both_are_alone(&client, a, b);
     }
@@ -140,8 +142,8 @@ fn equal_addresses_of_two_namespaces_are_kept_apart() {
     assert_eq!(order, [two_a, two_b, one_a, one_b]);
 }
 
-/// Two namespaces that are connected. Nothing that the kernel says of two sockets proves that they are one connection's: the same
-/// addresses may exist in other namespaces.
+/// Connections between two namespaces get no ring. Nothing that the kernel reports about two
+/// sockets proves that they are one connection: other namespaces may have the same addresses.
 #[test]
 fn ends_in_two_namespaces_are_not_matched() {
     let (Some(one), Some(two)) = (Namespace::new(), Namespace::new()) else { return };
@@ -155,13 +157,14 @@ fn ends_in_two_namespaces_are_not_matched() {
     both_are_alone(&service.client(), &a, &b);
 }
 
-/// P5: a rule of the firewall that comes while bytes go by the ring. Nothing is reset, and the bytes go on when the rule is gone.
+/// P5: a firewall rule is added while the ring carries the bytes. Nothing is reset, and the bytes
+/// arrive after the rule is removed.
 #[test]
 fn later_rule_stops_a_pair() {
     let Some(inner) = Namespace::new() else { return };
     let service = Running::start();
     let (a, b) = connect(&inner, "127.0.0.1:7007", &inner, "127.0.0.1:7007");
-    // Neither end ever sleeps, on a busy machine either, so that nothing else brings bytes to the kernel.
+    // Neither end ever sleeps, even on a busy machine, so only P5 can bring bytes to the kernel.
     let pacing = Pacing { yields: u32::MAX, ..Pacing::YIELD };
     let (a, b) = promoted_with(pacing, &service.client(), &service.client(), a, b);
     let (stops, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -207,7 +210,7 @@ fn later_rule_stops_a_pair() {
     });
 }
 
-/// A socket that is bound to a device shares its addresses with another device's.
+/// A socket that is bound to a device may have the same addresses as a socket of another device.
 #[test]
 fn socket_bound_to_a_device_is_refused() {
     let Some(inner) = Namespace::new() else { return };
@@ -224,7 +227,8 @@ fn socket_bound_to_a_device_is_refused() {
 /// Names the service's socket for [`offers_from_another_pid_namespace`].
 const SERVICE: &str = "FS_TEST_SERVICE";
 
-/// A container has a pid namespace of its own, in which the host's service has no number.
+/// A process in a container has a pid namespace of its own, in which the host's service has no
+/// number.
 #[test]
 fn service_of_another_pid_namespace_is_trusted() {
     if !rustix::process::geteuid().is_root() {
@@ -243,7 +247,7 @@ fn service_of_another_pid_namespace_is_trusted() {
     drop(service);
 }
 
-/// Run in a pid namespace by the test above.
+/// Runs in a pid namespace, started by the test above.
 #[test]
 #[ignore = "another test runs it"]
 fn offers_from_another_pid_namespace() {

@@ -36,7 +36,7 @@ pub fn before<T: ?Sized>(at: &T, bytes: usize) {
 
 #[cfg(test)]
 mod tests {
-    /// The only observable effect is that nothing changes.
+    /// A prefetch must not change the bytes.
     #[test]
     fn prefetch_changes_nothing() {
         let many = [7u64; 100];

@@ -1,4 +1,4 @@
-//! The first moment of a child process.
+//! The start of a child process.
 //!
 //! A child process notices by itself that it is one: a page that the kernel wipes on fork (MADV_WIPEONFORK) reads as zeros. This covers
 //! fork(2), clone(2), forkpty(3), daemon(3) and raw system calls, and a child that touches no socket of the library does nothing.
@@ -15,8 +15,8 @@ pub(crate) fn notice_fork() {
     }
 }
 
-/// A watched socket has two holders now, and stays the kernel's. Promoted sockets and sets are older than the child's generation, which
-/// their next use notices.
+/// A watched socket now has two holders, so the kernel keeps carrying it. Promoted sockets and sets
+/// are older than the child's generation, which their next use notices.
 #[cold]
 fn begin_child() {
     wiped::mark();

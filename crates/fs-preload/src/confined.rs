@@ -26,7 +26,7 @@ pub(crate) fn has_rests() -> bool {
     STATE.load(Ordering::Relaxed) == WITH_RESTS
 }
 
-/// The process has confined itself. `has_rests`: rings have unread bytes.
+/// Records that the process has confined itself. `has_rests`: rings have unread bytes.
 pub(crate) fn set(has_rests: bool) {
     STATE.store(if has_rests { WITH_RESTS } else { CONFINED }, Ordering::Relaxed);
 }

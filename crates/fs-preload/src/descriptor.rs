@@ -19,7 +19,7 @@ const LAST_STANDARD: RawFd = 2;
 
 /// The result of a look-up.
 pub(crate) enum Found {
-    /// Not the library's concern.
+    /// A number that the library does not handle.
     Plain,
     /// A watched socket. [`Slot::leave`] has to follow the call.
     Watched(&'static Slot, Visit),
@@ -60,13 +60,13 @@ fn find_known(slot: &'static Slot) -> Found {
     }
 }
 
-/// A socket was born by accept(2), or is about to connect(2).
+/// Handles a socket that accept(2) has returned, or that is about to connect(2).
 pub(crate) fn begin(fd: RawFd) {
     if fd < 0 || !promotion::is_enabled() {
         return;
     }
     let Some(slot) = table::make_slot(fd) else { return };
-    // A child ends what its parent watched, and its own first socket is none of that.
+    // Called first, so that a child drops its parent's watched sockets and not its own first one.
     child::notice_fork();
     end(fd);
     slot.begin(Kind::Watched, process::forks());
@@ -87,7 +87,7 @@ pub(crate) fn at_birth(fd: RawFd) {
     }
 }
 
-/// A new epoll set has this number.
+/// Handles a new epoll set.
 pub(crate) fn begin_set(fd: RawFd) {
     if !promotion::concerns_sets() {
         return;
@@ -100,19 +100,19 @@ pub(crate) fn begin_set(fd: RawFd) {
     }
 }
 
-/// Returns whether a number is not known to stand for a connection: the first connect(2) of a socket, also where the library has missed the
-/// close of another one.
+/// Returns true if the number is not known to be a connection: at the first connect(2) of a socket,
+/// also if the library has missed the close of an earlier one.
 pub(crate) fn is_new(fd: RawFd) -> bool {
     let kind = table::slot(fd).map_or(Kind::Plain, |slot| slot.state().kind());
     kind == Kind::Plain || rustix::net::getpeername(Fd::new(fd).borrow()).is_err()
 }
 
-/// Returns whether a number is the library's concern.
+/// Returns true if the library handles the number.
 pub(crate) fn is_known(fd: RawFd) -> bool {
     table::slot(fd).is_some_and(|slot| slot.state().kind() != Kind::Plain)
 }
 
-/// A number is about to be closed, or stands for something else by now.
+/// Handles a number that is about to be closed, or that refers to another file by now.
 pub(crate) fn end(fd: RawFd) {
     let Some(slot) = table::slot(fd) else { return };
     if slot.state().kind() == Kind::Plain {
@@ -138,7 +138,7 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
     let Some(held) = held else { return };
     if let Some(socket) = held.socket()
         && held.numbers() == 1
-        // A child that closes what it inherited and never used costs the parent nothing.
+        // A child that closes an inherited socket without using it does not affect the parent.
         && !socket.is_inherited()
     {
         set::tell(socket);
@@ -152,14 +152,14 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
     held.release();
 }
 
-/// Unread bytes: the peer gets a reset, as from the kernel.
+/// Makes the kernel reset the connection at close(2), as it does for its own unread bytes.
 fn reset_at_close(fd: RawFd) {
-    // A refusal leaves an end instead of a reset.
+    // If this fails, the peer gets the end of the stream instead of a reset.
     let _set = rustix::net::sockopt::set_socket_linger(Fd::new(fd).borrow(), Some(std::time::Duration::ZERO));
 }
 
-/// A pinned socket whose ring is empty needs the library no more, unless a set has to drop what the kernel says of it. Its close(2) will
-/// not be noticed, so its pair ends here.
+/// Drops a pinned socket whose ring is empty, unless a set has to drop the kernel's events for it.
+/// Its close(2) will not be noticed, so its pair ends here.
 #[cold]
 pub(crate) fn retire(fd: RawFd, held: Held) {
     let Some(slot) = table::slot(fd) else { return };
@@ -182,7 +182,8 @@ pub(crate) fn retire(fd: RawFd, held: Held) {
     }
 }
 
-/// Something that the library cannot follow is about to happen to the socket: it stays, or becomes, the kernel's alone.
+/// Called before an operation on the socket that the library cannot follow. From now on the kernel
+/// alone carries the socket.
 pub(crate) fn leave_to_kernel(fd: RawFd) {
     let Some(slot) = table::slot(fd) else { return };
     match slot.state().kind() {
@@ -249,7 +250,7 @@ pub(crate) fn before_exec() {
     });
 }
 
-/// posix_spawn(3): what the child inherits has two holders.
+/// posix_spawn(3): inherited sockets have two holders.
 pub(crate) fn before_spawn() {
     table::for_each(|fd, slot| {
         if !is_closed_by_exec(fd) {
@@ -273,8 +274,9 @@ fn share_set(slot: &'static Slot) {
     held.release();
 }
 
-/// Others read or write the socket from here on without the library: another process, or a part of the C library that no symbol replaces.
-/// A connection whose ring has unread bytes, which they would miss, is reset.
+/// Called when others read or write the socket from now on without the library: another process, or
+/// a part of the C library that no symbol replaces. If the ring has unread bytes, which they would
+/// miss, the connection is reset.
 pub(crate) fn leave_to_other(fd: RawFd) {
     if let Some(slot) = table::slot(fd).filter(|slot| slot.state().kind() == Kind::Set) {
         return share_set(slot);
@@ -301,7 +303,7 @@ pub(crate) fn leave_all_to_kernel() {
     table::for_each(|fd, _| leave_to_kernel(fd));
 }
 
-/// The process is about to confine itself; see `confined`.
+/// Called before the process confines itself; see `confined`.
 pub(crate) fn before_confinement() {
     if confined::is_confined() {
         return;
@@ -343,7 +345,7 @@ fn is_closed_by_exec(fd: RawFd) -> bool {
     rustix::io::fcntl_getfd(Fd::new(fd).borrow()).is_ok_and(|flags| flags.contains(rustix::io::FdFlags::CLOEXEC))
 }
 
-/// Calls `work` for each number in a range that is the library's concern.
+/// Calls `work` for each number in a range that the library handles.
 pub(crate) fn for_each_in(first: u32, last: u32, mut work: impl FnMut(RawFd)) {
     table::for_each(|fd, _| {
         if (first..=last).contains(&fd.cast_unsigned()) {

@@ -1,4 +1,4 @@
-//! Objects that promoted numbers stand for, and references to them.
+//! Objects that promoted numbers refer to, and references to them.
 //!
 //! An object is freed when no slot and no call refers to it. Its memory is used for objects only, ever, so a thread that has read a
 //! pointer too early may still look at the count.
@@ -65,7 +65,7 @@ impl Held {
         self.0.numbers.load(Ordering::Relaxed)
     }
 
-    /// The reference ends.
+    /// Releases the reference.
     #[inline]
     pub(crate) fn release(self) {
         let refs = &self.0.refs;
@@ -85,7 +85,7 @@ impl Held {
 #[cold]
 fn free(object: &'static Object) {
     if confined::is_confined() {
-        // Left behind: what it maps cannot be unmapped.
+        // The object stays, because its mapping cannot be unmapped.
         return;
     }
     // SAFETY: no reference is left, and no slot has the pointer: nobody else touches the body.
@@ -126,12 +126,12 @@ fn allocate(body: Body) -> Option<&'static Object> {
     Some(object)
 }
 
-/// A slot's reference to an object. All zeros: none.
+/// A slot's reference to an object. All zeros is no reference.
 #[derive(Debug)]
 pub(crate) struct Reference(AtomicPtr<Object>);
 
 impl Reference {
-    /// Takes a reference to the slot's object. Nothing: it has none.
+    /// Returns a new reference to the slot's object, or `None` without one.
     #[inline]
     pub(crate) fn hold(&self) -> Option<Held> {
         loop {
@@ -162,14 +162,14 @@ impl Reference {
         ptr::eq(self.0.load(Ordering::Acquire), held.0)
     }
 
-    /// Puts a new object behind the slot; the caller then sets the slot's kind.
+    /// Stores a new object in the slot. The caller then sets the slot's kind.
     pub(crate) fn put(&self, body: Body) -> bool {
         let Some(object) = allocate(body) else { return false };
         self.replace(object);
         true
     }
 
-    /// Lets another number refer to the same object.
+    /// Makes this slot refer to the object of another number.
     pub(crate) fn share(&self, held: Held) {
         held.0.numbers.fetch_add(1, Ordering::Relaxed);
         held.0.refs.fetch_add(1, Ordering::AcqRel);

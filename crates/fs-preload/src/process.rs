@@ -31,7 +31,7 @@ pub(crate) fn generation() -> u32 {
     CHILD.load(Ordering::Relaxed)
 }
 
-/// This process is a new child.
+/// Starts the generation of a new child.
 pub(crate) fn begin_generation() {
     CHILD.fetch_add(1, Ordering::Relaxed);
     count_fork();
@@ -60,7 +60,8 @@ static PACING: OnceLock<Pacing> = OnceLock::new();
 /// All threads of a process want the same processors.
 static CROWD: Crowd = Crowd::new();
 
-/// Sets how this process waits. `yields`, for tests: a look is so many calls of sched_yield(2), also on a crowded machine.
+/// Sets the pacing of this process's waits. `yields`, for tests: a look consists of this many calls
+/// of sched_yield(2), also on a crowded machine.
 pub(crate) fn set_pacing(yields: Option<u32>) {
     let pacing = match (yields, rustix::thread::sched_getaffinity(None)) {
         (Some(yields), _) => Pacing { yields, ..Pacing::YIELD },
@@ -70,7 +71,7 @@ pub(crate) fn set_pacing(yields: Option<u32>) {
     let _first = PACING.set(Pacing { is_eager: waits_for_service(), ..pacing });
 }
 
-/// Returns how this process waits.
+/// Returns the pacing of this process's waits.
 #[inline]
 pub(crate) fn pacing() -> Pacing {
     PACING.get().copied().unwrap_or(Pacing::SPIN)

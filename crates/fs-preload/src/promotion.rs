@@ -1,7 +1,8 @@
 //! Offers to the match service, its answers, and the moment of promotion.
 //!
-//! All of it happens in data calls on the socket that it is about, and never waits. Another thread's call on the same socket, or a thread
-//! that sleeps in poll(2) with it, puts the promotion off to a later call.
+//! All of it happens in data calls on the socket that it is about, and never waits. Another
+//! thread's call on the same socket, or a thread that sleeps in poll(2) with it, postpones the
+//! promotion to a later call.
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
@@ -28,7 +29,7 @@ use crate::{confined, process, report};
 const OUTSTANDING: usize = 1024;
 /// Sides in one page.
 const SIDES: usize = 32;
-/// The longest wait for the service where calls wait for it.
+/// Maximum wait for the service, in a process whose calls wait for it.
 const SETTLED: std::time::Duration = std::time::Duration::from_secs(1);
 /// include/net/tcp_states.h
 const TCP_ESTABLISHED: u8 = 1;
@@ -47,7 +48,7 @@ struct Outstanding {
 }
 
 struct Promotions {
-    /// A place of each, at most [`OUTSTANDING`].
+    /// The offers, at most [`OUTSTANDING`].
     offers: Vec<Option<Outstanding>>,
     /// Sides that are not used yet. A used one is not used again: a child of fork(2) may still have it.
     sides: Option<(std::sync::Arc<SideTable>, usize)>,
@@ -81,12 +82,12 @@ impl Promotions {
         Some(self.offers.len() - 1)
     }
 
-    /// Takes the answers that have come.
+    /// Handles the answers that have arrived.
     fn collect(&mut self, client: &Client) {
         self.collect_until(client, None);
     }
 
-    /// The same, up to the answer of one offer.
+    /// Like [`Promotions::collect`], up to the answer of one offer.
     fn collect_until(&mut self, client: &Client, last: Option<Number>) {
         while client.is_waiting() {
             match client.answer() {
@@ -108,7 +109,8 @@ impl Promotions {
         }
     }
 
-    /// Waits until the service has done all that it was asked for so far, and takes its answers: it refuses what is no connection at once.
+    /// Waits until the service has handled all requests so far, and handles its answers. It refuses
+    /// invalid connections at once.
     fn settle(&mut self, client: &Client) {
         let Some(own) = client.descriptor().map(Fd::new) else { return };
         let last = client.offer(own.borrow(), exact::Carried::default());
@@ -117,7 +119,7 @@ impl Promotions {
         }
     }
 
-    /// Drops offers. Their sockets are of `kind` from here on.
+    /// Drops offers. Their sockets get the kind `kind`.
     fn drop_offers(&mut self, which: impl Fn(&Outstanding) -> bool, kind: Kind) {
         for place in &mut self.offers {
             if let Some(offer) = place.take_if(|offer| which(offer))
@@ -130,7 +132,7 @@ impl Promotions {
         }
     }
 
-    /// Drops offers whose number stands for something else by now.
+    /// Drops offers whose number refers to another file by now.
     fn drop_stale(&mut self) {
         for place in &mut self.offers {
             place.take_if(|offer| {
@@ -160,7 +162,7 @@ fn kind_after(reason: Reason) -> Kind {
     }
 }
 
-/// Gives the library the client of the match service. Without it nothing is ever watched.
+/// Sets the client of the match service. Without it no socket is watched.
 pub(crate) fn start(client: Client) {
     let _first = CLIENT.set(client);
 }
@@ -178,7 +180,8 @@ pub(crate) fn is_enabled() -> bool {
     CLIENT.get().is_some() && !IS_DISABLED.load(Ordering::Relaxed)
 }
 
-/// Returns whether a new epoll set may come to contain a socket with a ring, or with the rest of one.
+/// Returns whether a new epoll set may later contain a socket with a ring, or with unread bytes of
+/// one.
 pub(crate) fn concerns_sets() -> bool {
     CLIENT.get().is_some() && (!confined::is_confined() || confined::has_rests())
 }
@@ -188,7 +191,7 @@ pub(crate) fn lock() {
     STATE.lock();
 }
 
-/// The fork is over.
+/// Releases the lock after the fork.
 pub(crate) fn unlock() {
     STATE.break_lock();
 }
@@ -214,7 +217,8 @@ pub(crate) fn disconnect() {
     }
 }
 
-/// A watched socket is about to be closed, or stays the kernel's.
+/// Drops the offer of a watched socket that is about to be closed, or that the kernel keeps
+/// carrying.
 pub(crate) fn forget(slot: &Slot) {
     let number = slot.offer.swap(0, Ordering::Relaxed);
     if number != 0
@@ -230,7 +234,7 @@ pub(crate) fn forget(slot: &Slot) {
     }
 }
 
-/// The kernel has carried out epoll_ctl(2) for a watched socket.
+/// Records an epoll_ctl(2) of a watched socket that the kernel has carried out.
 pub(crate) fn registered(slot: &Slot, control: Control) {
     let id = set::find(control.number, None).and_then(|held| {
         let id = match held.body() {
@@ -256,7 +260,8 @@ pub(crate) fn registered(slot: &Slot, control: Control) {
     }
 }
 
-/// The pair of a promoted socket is over. A confined process has left the service.
+/// Tells the service that the pair of a promoted socket has ended. A confined process has left the
+/// service.
 pub(crate) fn end_pair(socket: &Socket) {
     if !confined::is_confined()
         && let Some(client) = CLIENT.get()

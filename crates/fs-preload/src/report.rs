@@ -12,7 +12,7 @@ static PROMOTED: AtomicU64 = AtomicU64::new(0);
 /// Counters of the sockets that are closed.
 static CLOSED: Guarded<Option<Counts>> = Guarded::new(None);
 
-/// A socket was promoted.
+/// Counts a promoted socket.
 pub(crate) fn count_promotion() {
     PROMOTED.fetch_add(1, Ordering::Relaxed);
 }
@@ -22,14 +22,14 @@ pub(crate) fn add(counts: Counts) {
     CLOSED.with(|closed| *closed.get_or_insert_default() += counts);
 }
 
-/// A child begins with nothing.
+/// Resets the counters in a child.
 pub(crate) fn begin_child() {
     CLOSED.break_lock();
     CLOSED.with(|closed| *closed = None);
     PROMOTED.store(0, Ordering::Relaxed);
 }
 
-/// Returns one line of numbers with their names. `open`: what the open sockets have done.
+/// Returns one line of names and numbers. `open`: the counters of the open sockets.
 pub(crate) fn line(open: Counts) -> String {
     let mut sum = CLOSED.with(|closed| closed.unwrap_or_default());
     sum += open;

@@ -14,11 +14,11 @@ const ROUNDS: u32 = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Not the library's concern.
+    /// A file that the library does not handle.
     Plain = 0,
     /// A new socket whose data calls are counted.
     Watched,
-    /// The same, and the match service has been asked.
+    /// A watched socket that was offered to the match service.
     Offered,
     /// A thread is promoting the socket.
     Promoting,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
 ///  bit 63      40 39  32 31      0
 /// |  generation  |  kind | users  |
 /// ```
-/// The generation changes whenever the number begins to stand for something else.
+/// The generation changes whenever the number starts to refer to another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State(u64);
 
@@ -66,7 +66,7 @@ impl State {
         State(self.0 & !(0xff << KIND_SHIFT) | (kind as u64) << KIND_SHIFT)
     }
 
-    /// The number stands for something else from here on.
+    /// Returns the state of the number's next file.
     fn next(self, kind: Kind) -> State {
         State((self.generation() + 1) << GENERATION_SHIFT | (kind as u64) << KIND_SHIFT)
     }
@@ -143,7 +143,8 @@ impl Slot {
         self.state.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The number is that of a new socket of this process, or of anything else that is not a promoted one.
+    /// Sets the number's file: a new socket of this process, or any other file that is not a
+    /// promoted one.
     pub(crate) fn begin(&self, kind: Kind, forks: u32) {
         for tally in &self.tallies {
             tally.bytes.store(0, Ordering::Relaxed);
@@ -159,7 +160,7 @@ impl Slot {
         } {}
     }
 
-    /// The number stands for nothing from here on. Returns what it was.
+    /// Resets the slot, because the number is closed. Returns its former kind.
     pub(crate) fn end(&self) -> Kind {
         loop {
             let seen = self.state();
@@ -169,7 +170,7 @@ impl Slot {
         }
     }
 
-    /// A call begins on a watched socket. Nothing: it is not watched any more.
+    /// Begins a call on a watched socket. Returns `None` if it is not watched any more.
     pub(crate) fn enter(&self) -> Option<Visit> {
         let mut rounds = 0;
         loop {
@@ -186,7 +187,8 @@ impl Slot {
                         rustix::thread::sched_yield();
                     }
                     std::hint::spin_loop();
-                    // The promoting thread has jumped out, or this is a signal handler in it: its last step fails.
+                    // The promoting thread has jumped out, or this is a signal handler in it. The
+                    // promotion's last step then fails.
                     if rounds == ROUNDS {
                         self.swap(seen, seen.with(Kind::Plain));
                     }
@@ -196,7 +198,7 @@ impl Slot {
         }
     }
 
-    /// The call is over.
+    /// Ends a call.
     pub(crate) fn leave(&self, visit: Visit) {
         loop {
             let seen = self.state();
@@ -224,19 +226,21 @@ impl Slot {
         self.tallies.iter().all(|tally| tally.calls.load(Ordering::Relaxed) >= due)
     }
 
-    /// An offer could not be made: the next attempt comes after twice as many calls, so that a service that never comes costs next to nothing.
+    /// Postpones the next offer after one that could not be made, to twice as many calls. A missing
+    /// service then costs almost nothing.
     pub(crate) fn postpone_offer(&self) {
         self.due.store(self.due.load(Ordering::Relaxed).saturating_mul(2).max(1), Ordering::Relaxed);
     }
 
-    /// Too many sockets are being offered: the next attempt comes after a few calls. Both ends have to offer within the service's time, so
-    /// an end that waited longer and longer would miss the other.
+    /// Retries after a few calls, because too many sockets are being offered. Both ends have to
+    /// offer within the service's time limit, so an end with ever longer intervals would miss the
+    /// other.
     pub(crate) fn retry_offer(&self) {
         let more = process::calls_before_offer().max(1);
         self.due.store(self.due.load(Ordering::Relaxed).saturating_add(more), Ordering::Relaxed);
     }
 
-    /// Returns what this library's calls have moved.
+    /// Returns the bytes that this library's calls have moved.
     pub(crate) fn carried(&self) -> Carried {
         let [sent, taken] = self.tallies.each_ref().map(|tally| tally.bytes.load(Ordering::Relaxed));
         Carried { sent, taken }
@@ -270,7 +274,7 @@ impl Slot {
             && self.swap(seen, seen.with(Kind::Promoting))
     }
 
-    /// The socket is in a set from here on. False: it was in one already.
+    /// Records that the socket is in a set. Returns false if it was in one already.
     pub(crate) fn register(&self, to: Registered) -> bool {
         let at = &self.registration;
         let is_first = matches!(at.set.load(Ordering::Relaxed), 0) || at.set.load(Ordering::Relaxed) == to.set;

@@ -1,4 +1,4 @@
-//! A promoted socket: what data calls do with it.
+//! Data calls on a promoted socket.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -28,11 +28,11 @@ const PINNED: u32 = u32::MAX;
 /// A socket with a ring, or with the rest of one.
 pub(crate) struct Socket {
     pair: Arc<Pair<Fd>>,
-    /// Why receives do not wait: [`NONBLOCKING`], [`NO_TIME`]; 0: they wait.
+    /// The reasons why receives do not wait: [`NONBLOCKING`], [`NO_TIME`]. 0: they wait.
     nonblocking: AtomicU8,
     /// The application has set TCP_NODELAY. On the kernel's socket it is set until the socket is pinned.
     nodelay: AtomicBool,
-    /// Why the kernel may hold bytes back: [`CORKED`], [`MORE`]; 0: it does not.
+    /// The reasons why the kernel may hold bytes back: [`CORKED`], [`MORE`]. 0: it does not.
     holds: AtomicU8,
     /// The process's generation at the promotion, or [`PINNED`].
     epoch: AtomicU32,
@@ -49,7 +49,7 @@ pub(crate) struct Socket {
 pub(crate) struct Membership {
     /// The set's identity ([`crate::set::Polled::id`]).
     pub(crate) id: u64,
-    /// The number under which the set has it: two numbers of one socket are two registrations.
+    /// The registered number. Two numbers of one socket are two registrations.
     pub(crate) fd: RawFd,
     /// The process's generation. In a child, `set` and `member` are the parent's, in which one of its threads may have been.
     pub(crate) generation: u32,
@@ -57,7 +57,8 @@ pub(crate) struct Membership {
     pub(crate) member: Arc<Member<Fd>>,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// The socket is not in the set at the moment. Programs take a socket out and put it in again for each message.
+    /// True while the socket is not in the set. Programs remove a socket and add it again for each
+    /// message.
     pub(crate) is_left: bool,
 }
 
@@ -66,7 +67,7 @@ impl Membership {
         (self.id, self.fd) == (id, fd)
     }
 
-    /// The socket is in the set no more.
+    /// Handles the removal of the socket from the set.
     pub(crate) fn leave(self) {
         if self.generation != process::generation() {
             core::mem::forget(self);
@@ -99,8 +100,9 @@ impl Socket {
         self.offer
     }
 
-    /// Returns whether the ring may carry, or has bytes. False: the kernel carries for good and the ring is empty, so the C library's own
-    /// call is right. A child's first use of an inherited socket pins it.
+    /// Returns true if the ring may carry or has bytes. Otherwise the kernel alone carries and the
+    /// ring is empty, so the C library's own call is right. A child's first use of an inherited
+    /// socket pins it.
     #[inline]
     pub(crate) fn has_ring(&self, fd: i32) -> bool {
         self.is_current() || self.has_rest(fd)
@@ -119,12 +121,12 @@ impl Socket {
         self.pair.has_ring_bytes() || self.pair.has_kept_error()
     }
 
-    /// G1: the kernel carries for good. What is in the ring is read first.
+    /// G1: makes the kernel the only carrier. The ring's bytes are read first.
     pub(crate) fn pin(&self) {
         if self.epoch.swap(PINNED, Ordering::Relaxed) != PINNED {
             self.pair.pin();
             if !self.nodelay() {
-                // Refused: the connection has ended.
+                // Fails if the connection has ended.
                 let _set = rustix::net::sockopt::set_tcp_nodelay(self.pair.kernel().borrow(), false);
             }
         }
@@ -135,7 +137,8 @@ impl Socket {
         self.nodelay.load(Ordering::Relaxed)
     }
 
-    /// The application has set TCP_NODELAY. The kernel's own stays set as long as the ring may carry.
+    /// Handles the application's TCP_NODELAY. The kernel's option stays set as long as the ring may
+    /// carry.
     ///
     /// Nagle's algorithm holds a small segment back until the one before is acknowledged. The kernel acknowledges at once if the receiver
     /// answers by the same connection; an answer by the ring leaves it to the timer of 40 ms (`TCP_DELACK_MIN`, <net/tcp.h>).
@@ -147,7 +150,7 @@ impl Socket {
     /// Setting the option sends what is held back, so it waits until nothing is.
     fn push_without_delay(&self) {
         if !self.nodelay() && !self.holds_back() && self.epoch.load(Ordering::Relaxed) != PINNED {
-            // Refused: the connection has ended.
+            // Fails if the connection has ended.
             let _set = rustix::net::sockopt::set_tcp_nodelay(self.pair.kernel().borrow(), true);
         }
     }
@@ -163,7 +166,7 @@ impl Socket {
         self.set_holds(CORKED, corked);
     }
 
-    /// A send has had MSG_MORE, or one without it has followed.
+    /// Records whether the last send had MSG_MORE.
     #[inline]
     pub(crate) fn set_more(&self, more: bool) {
         if more || self.holds_back() {
@@ -186,12 +189,12 @@ impl Socket {
         epoch != PINNED && epoch != process::generation()
     }
 
-    /// A child that is no copy of this process has the socket (posix_spawn).
+    /// Records that a child of posix_spawn has the socket.
     pub(crate) fn give(&self) {
         self.is_given.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a process that was begun since the promotion may hold the socket.
+    /// Returns true if a process that was started after the promotion may hold the socket.
     pub(crate) fn is_shared(&self) -> bool {
         self.forks != process::forks() || self.is_given.load(Ordering::Relaxed)
     }
@@ -200,7 +203,8 @@ impl Socket {
         self.set_waits(NONBLOCKING, nonblocking);
     }
 
-    /// The application has set SO_RCVTIMEO. A negative time means that receives do not wait, which getsockopt(2) does not show.
+    /// Handles the application's SO_RCVTIMEO. With a negative time receives do not wait, which
+    /// getsockopt(2) does not show.
     pub(crate) fn set_no_time(&self, no_time: bool) {
         self.set_waits(NO_TIME, no_time);
     }
@@ -224,7 +228,8 @@ impl Socket {
         flags & libc::MSG_DONTWAIT == 0 && !self.is_nonblocking()
     }
 
-    /// A receive that has bytes already has met an error: the next one returns it, if it is the connection's.
+    /// Stores an error for a receive that already has bytes. The next receive returns it, if it is
+    /// the connection's.
     pub(crate) fn keep_error(&self, error: Errno) {
         if !matches!(error, Errno::AGAIN | Errno::INTR | Errno::FAULT) {
             self.pair.keep_error(error);
@@ -252,7 +257,7 @@ impl Socket {
         self.receive_all(into, mode)
     }
 
-    /// The same for a call with MSG_WAITALL that has bytes already.
+    /// Like [`Socket::receive`], for a call with MSG_WAITALL that already has bytes.
     #[cold]
     pub(crate) fn receive_more(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
         let dont_wait = !self.may_wait(flags);
@@ -271,7 +276,7 @@ impl Socket {
                     if self.pair.words()[1].is_pinned() && self.pair.kernel().is_at_mark() {
                         return Ok(done);
                     }
-                    // A receive that finds nothing would take the socket's error away.
+                    // A receive that finds nothing would clear the socket's pending error.
                     if mode.dont_wait && self.pair.unread().is_ok_and(|n| n == 0) {
                         return Ok(done);
                     }
@@ -287,7 +292,8 @@ impl Socket {
         }
     }
 
-    /// Uses the memberships. Nothing: the caller is a signal handler in the middle of such a use, and the socket is pinned.
+    /// Uses the memberships. Returns `None` if the caller is a signal handler in the middle of such
+    /// a use. The socket is then pinned.
     fn with_memberships<R>(&self, work: impl FnOnce(&mut Vec<Membership>) -> R) -> Option<R> {
         match self.memberships.lock(&ThisThread) {
             Ok(mut all) => Some(work(&mut all)),
@@ -312,7 +318,7 @@ impl Socket {
         }
     }
 
-    /// The application changes a registration's events.
+    /// Changes a registration's events.
     pub(crate) fn change_membership(&self, id: u64, fd: RawFd, events: u32, data: u64) {
         self.with_memberships(|all| {
             if let Some(membership) = all.iter_mut().find(|membership| membership.is_at(id, fd)) {
@@ -351,7 +357,7 @@ impl Socket {
         self.with_memberships(|all| all.iter().find(|membership| is_it(membership)).cloned()).flatten()
     }
 
-    /// The socket leaves one set. Returns the membership as it was.
+    /// Removes the socket from one set. Returns the former membership.
     pub(crate) fn leave_membership(&self, id: u64, fd: RawFd) -> Option<Membership> {
         self.with_memberships(|all| {
             let membership = all.iter_mut().find(|membership| membership.is_at(id, fd) && !membership.is_left)?;
@@ -362,7 +368,7 @@ impl Socket {
         .flatten()
     }
 
-    /// The application has called shutdown(2).
+    /// Handles the application's shutdown(2).
     pub(crate) fn repeat_edges(&self) {
         self.with_memberships(|all| {
             for membership in all.iter().filter(|membership| membership.generation == process::generation()) {
@@ -378,7 +384,7 @@ impl Socket {
             let registered = match (operation, membership.is_left) {
                 (libc::EPOLL_CTL_MOD, false) => Some(event),
                 (libc::EPOLL_CTL_DEL, false) => None,
-                // The kernel's set still contains it.
+                // The kernel's set still has the socket.
                 (libc::EPOLL_CTL_ADD, true) if membership.member.is_untold() => Some(event),
                 _ => return false,
             };
@@ -412,19 +418,20 @@ impl Socket {
         self.with_memberships(is_spent) != Some(false)
     }
 
-    /// Leaves all sets: the last descriptor is about to be closed, or nothing of the ring is left.
+    /// Leaves all sets, because the last descriptor is about to be closed or the ring has no bytes
+    /// left.
     pub(crate) fn leave_sets(&self) {
         for membership in self.with_memberships(core::mem::take).unwrap_or_default() {
             membership.leave();
         }
     }
 
-    /// In a child of fork(2), where a thread of the parent may have held the lock.
+    /// Frees the lock in a child of fork(2), where a thread of the parent may have held it.
     pub(crate) fn break_lock(&self) {
         self.memberships.break_lock();
     }
 
-    /// The calling thread has jumped out of a call (siglongjmp): its locks are freed.
+    /// Frees the locks of the calling thread after it has jumped out of a call (siglongjmp).
     pub(crate) fn break_own_locks(&self) {
         self.pair.break_own_locks();
         self.memberships.break_own(&ThisThread);

@@ -1,6 +1,6 @@
 //! Slots by descriptor number.
 //!
-//! A look-up takes no lock: two loads for a number that is not the library's concern.
+//! A look-up takes no lock: two loads for a number that the library does not handle.
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
@@ -12,7 +12,8 @@ use crate::sys::heap::{map_zeros, unmap};
 
 /// Slots that are made together: 32 KiB, of which the kernel makes the pages that are used.
 const CHUNK: usize = 256;
-/// Numbers from `CHUNK * CHUNKS` on are never the library's concern. It is the kernel's default for the highest limit (fs.nr_open).
+/// The library does not handle numbers from `CHUNK * CHUNKS` on. It is the kernel's default for the
+/// highest limit (fs.nr_open).
 const CHUNKS: usize = 4096;
 
 static TABLE: [AtomicPtr<Slot>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
@@ -29,7 +30,8 @@ pub(crate) fn slot(fd: c_int) -> Option<&'static Slot> {
     Some(unsafe { &*chunk.add(fd % CHUNK) })
 }
 
-/// Returns the slot of a number, and makes it if it has to. Nothing: the number is too high, or there is no memory.
+/// Returns the slot of a number, and makes it if necessary. Returns `None` if the number is too
+/// high, or without memory.
 pub(crate) fn make_slot(fd: c_int) -> Option<&'static Slot> {
     let place = TABLE.get(fd as usize / CHUNK)?;
     if place.load(Ordering::Acquire).is_null() {

@@ -47,7 +47,7 @@ impl List {
                     Body::Set(polled) => match polled.leave_to_kernel() {
                         true if wants_bytes => self.ready_sets.push(place),
                         true => {}
-                        // A set that showed bytes which were read since.
+                        // The set reported bytes that were read since.
                         false => _ = polled.show_rest(fd),
                     },
                     Body::Socket(_) => {}
@@ -123,7 +123,7 @@ impl<T> Short<T> {
 
 /// The application's arrays.
 pub(crate) trait Arrays {
-    /// Calls the kernel, and leaves what it said in the arrays. Returns the number of descriptors with events.
+    /// Calls the kernel, which fills the arrays. Returns the number of descriptors with events.
     ///
     /// # Errors
     /// Those of the call.
@@ -142,7 +142,8 @@ pub(crate) trait Arrays {
     fn set_readable(&mut self, place: usize) -> usize;
 }
 
-/// Waits as the application's call does. Nothing: the list is the kernel's alone, and the caller makes the C library's call.
+/// Waits as the application's call does. Returns `None` if the kernel alone handles the list, and
+/// the caller makes the C library's call.
 pub(crate) fn wait(list: List, arrays: &mut impl Arrays, timeout_ns: Option<u64>) -> Option<Result<usize, Errno>> {
     if list.is_empty() {
         return None;
@@ -199,7 +200,7 @@ fn wait_for_all(
     Ok(set_ready(list, arrays, n, watched))
 }
 
-/// Adds what the rings have to what the kernel says.
+/// Adds the rings' events to the kernel's.
 fn set_ready(list: &List, arrays: &mut impl Arrays, n: usize, watched: &[Watched<'_, Fd>]) -> usize {
     ready(list, watched).chain(list.ready_sets.iter().copied()).fold(n, |n, place| n + arrays.set_readable(place))
 }

@@ -1,4 +1,5 @@
-//! Calls that move bytes, on one descriptor: the same as on the kernel, and by the ring.
+//! Calls that move bytes, on one descriptor, have the same results as on the kernel, and use the
+//! ring.
 
 mod common;
 

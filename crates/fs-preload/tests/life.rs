@@ -1,8 +1,9 @@
-//! The life of descriptors of promoted sockets: the same as on the kernel.
+//! Descriptors of promoted sockets behave as on the kernel in fork, exec, SCM_RIGHTS, dup and
+//! close.
 
 mod common;
 
-/// The process that dies leaves no counters.
+/// A killed process writes no counters.
 #[test]
 fn killed() {
     common::same_with("life", "killed", 1);

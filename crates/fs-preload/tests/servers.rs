@@ -1,4 +1,4 @@
-//! Unmodified servers and clients: right answers, and by the ring.
+//! Unmodified servers and clients: the answers are right, and use the ring.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::World;
 
-/// A server that is stopped in a way in which it writes its counters.
+/// A server that is stopped so that it writes its counters.
 struct Server(Child);
 
 impl Server {
@@ -178,7 +178,7 @@ else:
     assert!(counted.promoted >= 2 && counted.ring_sends > 0, "{counted:?}");
 }
 
-/// The service keeps nothing of connections that the kernel has carried for good before they were closed.
+/// The service holds nothing of pinned connections that were closed.
 #[test]
 fn pinned_connections_leave_the_service() {
     let world = World::new();

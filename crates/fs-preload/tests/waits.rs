@@ -1,4 +1,4 @@
-//! poll, select and epoll over promoted sockets: the same as on the kernel.
+//! poll, select and epoll over promoted sockets have the same results as on the kernel.
 
 mod common;
 

@@ -102,7 +102,7 @@ fn write(path: &Path, mut output: Box<dyn Write + Send>, receiver: &Receiver<Mes
     }
 }
 
-/// One core's side.
+/// A core's part of the access log.
 pub(crate) struct AccessLog {
     buffer: RefCell<String>,
     sender: Sender,

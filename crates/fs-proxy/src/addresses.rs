@@ -79,7 +79,7 @@ impl Addresses {
             part.sweep_at = (2 * part.addresses.len()).max(SWEEP);
         }
         let address = part.addresses.entry(client).or_default();
-        // Only those with the lock add, so the count cannot exceed the limit.
+        // Only holders of the lock add, so the count cannot exceed the limit.
         if most.is_some_and(|most| address.connections.load(Ordering::Relaxed) >= most) {
             return None;
         }

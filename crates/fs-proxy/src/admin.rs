@@ -47,11 +47,11 @@ impl Opened {
         let mut first = path.as_os_str().to_owned();
         first.push(format!(".{}", std::process::id()));
         let first = PathBuf::from(first);
-        // One of a process with the same id, which was killed.
+        // A killed process with the same id may have left a socket.
         let _none = std::fs::remove_file(&first);
         let listener = UnixListener::bind(&first).with_context(what)?;
         let opened = Self { path: path.to_owned(), first, listener };
-        // Before it is at its path: nobody else may connect.
+        // Set before the socket is at its path, so that no other user can connect.
         std::fs::set_permissions(&opened.first, std::fs::Permissions::from_mode(0o600)).with_context(what)?;
         Ok(opened)
     }
@@ -86,7 +86,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // It is gone from there if it is at its path.
+        // The file was renamed if the socket is at its path.
         let _gone = std::fs::remove_file(&self.first);
     }
 }

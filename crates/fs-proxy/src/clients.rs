@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 const PROCESS: usize = 48;
 /// Descriptors of a core: epoll, event and signal descriptors of its runtime.
 const CORE: usize = 8;
-/// Most connections that were told to close and are still open.
+/// Maximum number of connections that were asked to close and are still open.
 const LEAVING: usize = 16;
 /// Ticks of [`FLUSH_INTERVAL`] without a byte after which a relay is idle. 1: the next client would
 /// close a relay that moved bytes a moment ago. Higher: a full core takes no clients for that long.
@@ -67,8 +67,8 @@ impl Limits {
             .filter(|upstream| upstream.health_check.is_some())
             .map(|upstream| upstream.servers.len())
             .sum();
-        // Twice: a socket, and a connection that it accepted and that waits for a place; or the
-        // next configuration's socket.
+        // Two per socket: the socket itself, and an accepted connection that waits for a place or
+        // the next configuration's socket.
         let rest = connections.saturating_sub(2 * config.listeners.len() + checks + LEAVING);
         let kept = config.upstreams.iter().filter(|upstream| {
             let uses =
@@ -212,7 +212,7 @@ impl Clients {
         idle.push(Reverse(Idle { since: connection.last.get(), connection: Rc::downgrade(connection) }));
     }
 
-    /// Tells the longest idle connection to close. Returns false if none is idle.
+    /// Asks the longest idle connection to close. Returns false if none is idle.
     pub(crate) fn close_idlest(&self) -> bool {
         loop {
             let Some(Reverse(Idle { since, connection })) = self.idle.borrow_mut().pop() else { return false };
@@ -284,7 +284,7 @@ pub(crate) struct Connection {
     is_leaving: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     deadline: Deadline,
-    /// Its client's address, if that has a limit.
+    /// The client's address, if addresses have a limit.
     address: OnceCell<OfAddress>,
 }
 

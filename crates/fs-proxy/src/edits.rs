@@ -17,13 +17,13 @@ pub(crate) struct About {
 const CLIENT: &str = "{client}";
 const FORWARDED: &str = "{forwarded}";
 const ID: &str = "{id}";
-/// Those that only requests can have.
+/// The placeholders that only requests can have.
 pub(crate) const OF_REQUESTS: [&str; 2] = [FORWARDED, ID];
 
 /// Fields that are set or removed, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Edits {
-    /// In lower case.
+    /// Names in lower case.
     removed: Vec<HeaderName>,
     set: Vec<(HeaderName, String)>,
 }

@@ -40,7 +40,8 @@ pub(crate) async fn accept(
     };
     let result = tokio::select! {
         biased;
-        // First: a client that was told to close is not served, even if its handshake ends now.
+        // Checked first, so that a client that was asked to close is not served even if its
+        // handshake ends now.
         () = connection.leaving() => Ok(None),
         result = handshake => result,
         () = stopped => Ok(None),

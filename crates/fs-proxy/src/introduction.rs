@@ -34,7 +34,8 @@ pub(crate) async fn accept(
         Err(error) => {
             site.listener_stats(listener).failed.add(1);
             site.log_tcp(listener, peer, None, Default::default(), started, &error.to_string());
-            // Without a header the rest of the stream has no meaning. It fails if the peer is gone.
+            // Without a header the rest of the stream cannot be interpreted. The call fails if the
+            // peer has disconnected.
             let _ = stream.set_zero_linger();
             None
         }

@@ -88,7 +88,7 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs the program with the process's arguments until it is told to stop.
+/// Runs the program with the process's arguments until it is stopped.
 #[must_use]
 pub fn run() -> ExitCode {
     let args = Args::parse();
@@ -129,7 +129,7 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
     let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
-    // Before the cores: a signal may follow their first output at once.
+    // Created before the cores, because a signal may follow their first output at once.
     let (channel, orders) = reload::Channel::open()?;
 
     let first = current.clone();

@@ -46,7 +46,7 @@ pub(crate) struct Metrics {
 /// A listener with its thread, which ends when this is dropped.
 pub(crate) struct Endpoint {
     addr: SocketAddr,
-    /// Another descriptor, for a successor.
+    /// A duplicate for a successor.
     socket: std::net::TcpListener,
     _stop: oneshot::Sender<()>,
 }
@@ -121,7 +121,7 @@ impl Metrics {
         self.endpoint.as_ref().map(passed).transpose()
     }
 
-    /// Another process publishes its metrics here.
+    /// Closes the socket, because another process serves its metrics here.
     pub(crate) fn leave(&mut self) {
         self.endpoint = None;
     }
@@ -154,7 +154,7 @@ impl Metrics {
     }
 }
 
-/// What the address of the metrics shows: metrics, and a page for a browser.
+/// The pages at the address of the metrics: metrics, and a page for a browser.
 struct Pages {
     registry: Registry,
     shown: Shown,

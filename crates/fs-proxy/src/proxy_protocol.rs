@@ -104,7 +104,7 @@ fn parse(bytes: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
 
 /// Returns the header for a connection from `client` to `local`, or for one of our own.
 pub(crate) fn header(version: ProxyVersion, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
-    // Both in one family: an IPv6 socket also has IPv4 clients.
+    // Both addresses must have the same family: an IPv6 socket also has IPv4 clients.
     let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
     let ends = ends.map(|(client, local)| (canonical(client), canonical(local)));
     match (version, ends) {
@@ -159,7 +159,7 @@ mod tests {
         assert!(parse(&[&b"PROXY TCP4 "[..], &[b'1'; 120]].concat()).unwrap().is_err());
     }
 
-    /// In pieces of any size, and without a byte of what follows.
+    /// Reads the header in pieces of any size, and no byte after it.
     #[tokio::test]
     async fn only_the_header_is_read() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -62,10 +62,10 @@ pub(crate) struct Ends {
     pub(crate) is_whole: bool,
 }
 
-/// What has become of a relay.
+/// The result of a relay.
 pub(crate) enum Outcome {
     Over(Moved, io::Result<()>),
-    /// It goes on outside of user space.
+    /// The relay continues outside of user space.
     Spliced(Box<Flow>, Ends, Directions),
 }
 
@@ -76,7 +76,8 @@ pub(crate) struct Directions {
 }
 
 impl Drop for Ends {
-    /// Also runs if the proxy ends first. A FIN would tell both sides that all bytes have arrived.
+    /// Also runs if the proxy ends first. A FIN would mean to both sides that all bytes have
+    /// arrived.
     fn drop(&mut self) {
         if !self.is_whole {
             // An error means that the connection is gone.
@@ -208,7 +209,7 @@ fn poll_idle(
 enum State {
     /// Reading and writing.
     Open,
-    /// The source has ended, and the destination must be told.
+    /// The source has ended, and the end has to be sent to the destination.
     Ended,
     Done,
 }
@@ -272,9 +273,9 @@ impl Direction {
                 match Pin::new(from).poll_read(cx, &mut buf) {
                     Poll::Ready(result) => result?,
                     Poll::Pending => {
-                        // Nothing else would send records that TLS has buffered.
+                        // Records that TLS has buffered are sent only by a flush.
                         ready!(Pin::new(to).poll_flush(cx))?;
-                        // Nothing is waiting, so free the memory.
+                        // No bytes wait, so the memory is freed.
                         (self.rest, self.start) = (Vec::new(), 0);
                         return Poll::Pending;
                     }

@@ -203,7 +203,7 @@ impl Reloader {
         answers: &mut Answers,
     ) {
         let result = match found {
-            // Of another configuration than the current one.
+            // An answer for a configuration other than the current one.
             Ok((number, _)) if number != self.current.number || self.is_succeeded => return,
             Ok((_, Ok(None))) => return,
             Ok((_, Ok(Some(config)))) => self.replace(config, orders, answers).await,
@@ -247,7 +247,7 @@ impl Reloader {
         service::succeeded_by(process);
         self.metrics.leave();
         self.below.succeeded();
-        // Before the order: without connections this process ends at once.
+        // Logged before the order, because without connections this process ends at once.
         tracing::info!("process {process} serves; this one ends with its last connection");
         if self.stack == StackKind::Fastsock {
             tracing::info!("until then new connections are the kernel's: a device has one process");
@@ -327,7 +327,7 @@ async fn ask(orders: &watch::Sender<Order>, answers: &mut Answers, order: Order,
         let answer = answers.recv().await.context("the program is ending")?;
         result = result.and(answer);
     }
-    // So that the channel does not keep a configuration that its cores have left.
+    // The channel must not keep a configuration that its cores have left.
     orders.send_if_modified(|order| {
         *order = Order::Stay;
         false

@@ -83,7 +83,7 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
         if accept_proxy && let Some(from_proxy) = stream.take() {
             // A client that only connects must not keep its place.
             drop(busy);
-            // In a box: most listeners do not need it.
+            // Boxed, because most listeners do not need it.
             let introduced = Box::pin(introduction::accept(&site, number, from_proxy, peer, &connection)).await;
             if let Some((client, accepted)) = introduced {
                 (peer, stream) = (client, Some(accepted));
@@ -91,7 +91,7 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
             busy = connection.busy();
         }
         if let Some(refused) = stream.take_if(|_| !site.admits(number, peer.ip(), &connection)) {
-            // It fails if the client is gone.
+            // The call fails if the client has disconnected.
             let _ = refused.set_zero_linger();
             site.listener_stats(number).refused.add(1);
         }
@@ -127,7 +127,7 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
 #[cfg(feature = "http2")]
 async fn serve_http(site: &Rc<Site>, socket: Rc<Socket>, from: From, stream: Stream, connection: &Rc<Connection>) {
     match stream.protocol() {
-        // In a box: it is far larger than the common case.
+        // Boxed, because it is far larger than the common case.
         Some(b"h2") => Box::pin(odd::http2::serve(site.clone(), socket, from, stream, connection)).await,
         _ => http1::serve(site, socket, from, stream, connection).await,
     }

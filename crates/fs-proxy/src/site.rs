@@ -228,7 +228,7 @@ impl Site {
         server.stats().connects.add(1);
         let connected = self.open(server, limit).await;
         let connected = connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
-        // Only a response shows that the server is well.
+        // Only a response shows that the server is healthy.
         connected.inspect_err(|error| server.connect_failed(error))
     }
 

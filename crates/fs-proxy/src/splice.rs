@@ -49,7 +49,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 enum Stage<'a> {
-    /// It stays where it is.
+    /// The relay stays in user space.
     Stays,
     Young(&'a Rc<Table>),
     Watched(Watched),
@@ -99,7 +99,7 @@ impl<'a> Candidate<'a> {
 
     fn attempt(&mut self, client: &Stream, server: &Stream, moves: u64) -> Option<Box<Flow>> {
         self.attempts += 1;
-        // Each read and write is a move.
+        // Every read and every write is a move.
         self.next = moves + (moves / 8).max(2);
         let (client, server) = (socket(client)?, socket(server)?);
         let is_last = self.attempts >= ATTEMPTS;

@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep};
 /// pass may be on its way to its socket, on another CPU. Shorter: it meets no socket, and the kernel
 /// resets the connection. Longer: two more descriptors for that time.
 const LATE: Duration = Duration::from_millis(100);
-/// Shortest and longest time between two looks at a flow. Longer: the end of a flow, its bytes and
-/// its idle time are known later; above 500 ms a busy flow could be taken for an idle one. Shorter: a
-/// look costs about 2 µs.
+/// Shortest and longest time between two checks of a flow. Longer: the end of a flow, its bytes and
+/// its idle time are known later, and above 500 ms a busy flow could count as idle. Shorter: a
+/// check costs about 2 µs.
 const LOOK_FIRST: Duration = Duration::from_millis(25);
 const LOOK_LAST: Duration = Duration::from_millis(400);
 /// Idle time of a flow after a RST or SYN that its other peer may not have accepted. Longer: the
@@ -30,7 +30,7 @@ pub(crate) async fn relay(client: End, server: End, mut shared: Shared<'_>) -> (
     match relay::relay(client, server, &mut shared).await {
         Outcome::Over(moved, result) => (moved, result),
         Outcome::Spliced(flow, ends, both) => {
-            // In a box: most relays stay.
+            // Boxed, because most relays are not spliced.
             Box::pin(Spliced { ends: Some(ends), flow, both, counted: Moved::default() }.run(&shared)).await
         }
     }
@@ -62,7 +62,7 @@ impl Spliced {
         let result = match result {
             Ok(over) => {
                 let Self { ends, flow, .. } = self;
-                // First: packets for the sockets must reach them.
+                // Closed first, so that packets for the sockets reach them.
                 flow.close();
                 if let Some(mut ends) = ends {
                     ends.is_whole = true;
@@ -106,7 +106,7 @@ impl Spliced {
         self.count(shared, [0; 2]);
         if is_over {
             if let Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) = &self.ends {
-                // What they have not sent yet they send as usual.
+                // The sockets send their unsent bytes as usual.
                 set_socket_linger(client, None)?;
                 set_socket_linger(server, None)?;
             }
@@ -139,7 +139,7 @@ impl Spliced {
                 Look { is_replaced: true, .. } => return self.release_all(Ok(())),
                 // Packets may be repeated until their sender knows that they have arrived.
                 Look { is_closed: true, .. } if is_quiet => return self.release_all(Ok(())),
-                // Also after the end: a late packet meets no connection.
+                // A reset also answers a late packet after the end.
                 Look { is_reset: true, is_closed: false, .. } if is_quiet => return self.release_all(Err(reset())),
                 Look { is_doubtful: true, .. } if last_packet.elapsed() >= DOUBTFUL => return Err(reset()),
                 _ if last_move.elapsed() >= shared.idle => return Err(idle_for(shared.idle)),

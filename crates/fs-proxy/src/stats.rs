@@ -28,7 +28,7 @@ pub(crate) const LATENCY_US: [u64; 16] = [
     u64::MAX,
 ];
 
-/// One listener on one core.
+/// The counters of a listener on a core.
 #[derive(Debug, Default)]
 pub(crate) struct ListenerStats {
     pub(crate) accepted: Counter,
@@ -41,7 +41,7 @@ pub(crate) struct ListenerStats {
     pub(crate) failed: Counter,
     /// Connections that have left user space.
     pub(crate) splices: Counter,
-    /// Those that are open now.
+    /// Spliced connections that are open now.
     pub(crate) spliced: Counter,
     /// Connections that stay in user space although the listener splices.
     pub(crate) splices_refused: Counter,
@@ -79,7 +79,7 @@ impl Answer {
 /// Responses of a listener or server.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// By the first digit of their status, 1 to 5.
+    /// Responses by the first digit of their status, 1 to 5.
     pub(crate) classes: [Counter; 5],
     latency: [Counter; LATENCY_US.len()],
     latency_us: Counter,
@@ -101,7 +101,7 @@ impl Answers {
     }
 }
 
-/// One server of an upstream on one core.
+/// The counters of an upstream's server on a core.
 #[derive(Debug, Default)]
 pub(crate) struct ServerStats {
     pub(crate) connects: Counter,
@@ -116,14 +116,14 @@ pub(crate) struct ServerStats {
     pub(crate) answers: Answers,
 }
 
-/// One upstream on one core.
+/// The counters of an upstream on a core.
 #[derive(Debug, Default)]
 pub(crate) struct UpstreamStats {
     /// Requests or connections that waited because all servers were busy.
     pub(crate) queued: Counter,
-    /// Those that wait now.
+    /// Requests that wait now.
     pub(crate) waiting: Counter,
-    /// Those that were refused: too many, or too long.
+    /// Requests that were refused, because too many waited or they waited too long.
     pub(crate) queue_refused: Counter,
     /// Requests that were not sent to another server because the budget of retries was used up.
     pub(crate) retries_refused: Counter,
@@ -171,7 +171,8 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct Health {
     healthy: AtomicBool,
-    /// When it became healthy again, in milliseconds since [`started`]; 0 if it never was unhealthy.
+    /// The time at which the server became healthy again, in milliseconds since [`started`]. 0 if
+    /// it never was unhealthy.
     recovered: AtomicU64,
 }
 
@@ -265,7 +266,7 @@ impl Stats {
             let old = old_server(upstream, server.addr).map(|(_, _, server)| server);
             let health = || Arc::new(Health { healthy: AtomicBool::new(true), recovered: AtomicU64::new(0) });
             let kept = old.and_then(|old| old.checked.clone());
-            // What the admin socket has set holds until the file says something else.
+            // A weight that was set at the admin socket stays until the file has another value.
             let weight = old.filter(|old| old.configured == server.weight).map_or(server.weight, |old| old.weight());
             Arc::new(Server {
                 upstream: upstream.name.get_ref().clone(),

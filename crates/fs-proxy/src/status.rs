@@ -1,5 +1,5 @@
-//! What an operator wants to see at a glance: listeners, and servers with their state. The admin socket
-//! has it as JSON, `fs-proxy top` and the status page as tables.
+//! What an operator wants to see at a glance: listeners, and servers with their state. The admin
+//! socket returns it as JSON, `fs-proxy top` and the status page as tables.
 
 use crate::config::Mode;
 use crate::stats::{Answers, Stats};
@@ -51,7 +51,7 @@ pub(crate) struct ServerStatus {
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct AnswersStatus {
-    /// By the first digit of their status, 1 to 5.
+    /// Responses by the first digit of their status, 1 to 5.
     pub(crate) classes: [u64; 5],
     /// The sum of their times.
     pub(crate) seconds: f64,

@@ -34,7 +34,7 @@ pub(crate) async fn serve(
         None => {
             // A client that only connects must not keep its place.
             drop(busy);
-            // In a box: most listeners do not need it.
+            // Boxed, because most listeners do not need it.
             let chosen = Box::pin(choose(&site, routes, &mut client, connection)).await;
             busy = connection.busy();
             match chosen {
@@ -57,7 +57,7 @@ pub(crate) async fn serve(
     };
     let key = routes::key(upstream.hash.as_ref(), peer.ip(), None);
     let mut tried = Vec::new();
-    // Nothing was sent yet, so every server may be tried.
+    // No byte was sent yet, so every server may be tried.
     let (used, server) = loop {
         let used = match upstream.pick(&tried, key) {
             Pick::Used(used) => Ok(used),
@@ -101,13 +101,13 @@ pub(crate) async fn serve(
     };
     let read = first.len() as u64;
     if let Some(version) = upstream.send_proxy {
-        // Without an address the connection is gone, and the relay finds out.
+        // Without an address the client has disconnected, which the relay will notice.
         let ends = client.local_addr().ok().map(|local| (peer, local));
         first.splice(0..0, proxy_protocol::header(version, ends));
     }
     stats.bytes_in.add(read);
     let ends = (End { stream: client, first: Vec::new() }, End { stream: server, first });
-    // In a box, so that the task is not as large while it connects.
+    // Boxed, so that the task is smaller while it connects.
     let (mut moved, result) = Box::pin(spliced::relay(ends.0, ends.1, shared)).await;
     moved.from_client += read;
     let outcome = match &result {

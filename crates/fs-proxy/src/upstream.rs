@@ -74,7 +74,7 @@ pub(crate) struct Upstream {
 /// The choice of a server.
 pub(crate) enum Pick {
     Used(Use),
-    /// All servers that could be used have as many requests or connections as they may.
+    /// All usable servers have reached their limit of requests or connections.
     Busy,
     /// No server is healthy.
     Nobody,
@@ -94,7 +94,7 @@ pub(crate) struct Server {
     pub(crate) http2: Http2Pool,
     /// TLS of its connections, if it has TLS.
     pub(crate) tls: Option<ToServer>,
-    /// What all cores share: its health and weight.
+    /// The server's health and weight, which all cores share.
     shared: Arc<stats::Server>,
     backup: bool,
     /// Most requests (L7) or connections (L4) of this core at the same time.
@@ -164,7 +164,7 @@ impl Upstream {
             slow_start: config.slow_start,
             is_even: config.slow_start.is_none()
                 && config.servers.iter().all(|server| server.weight == config.servers[0].weight),
-            // So that cores do not all start with the first server.
+            // Each core starts with another server.
             next: Cell::new(core),
             stats: stats.clone(),
             place: (core, number),
@@ -180,7 +180,7 @@ impl Upstream {
         }
         match self.queue.is_empty() {
             true => self.pick_now(tried, key),
-            // First come, first served.
+            // Requests that already wait come first.
             false => Pick::Busy,
         }
     }

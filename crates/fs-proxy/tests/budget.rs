@@ -56,12 +56,12 @@ fn flood(proxy: &Proxy, request: impl Fn() + Sync) {
         let mut idle = Vec::new();
         for _ in 0..FLOOD {
             idle.push(TcpStream::connect(proxy.addr()).unwrap());
-            // So that no request is the longest idle connection before it is sent.
+            // Waits so that no connection is the longest idle one before its request is sent.
             std::thread::sleep(Duration::from_millis(1));
         }
         // Idle clients of a full proxy do not block new ones.
         (0..20).for_each(|_| request());
-        // Some may still wait in the listener's queue.
+        // Some connections may still wait in the listener's queue.
         eventually("others are closed for them", || {
             metric(proxy, "fs_proxy_connections_evicted_total") as usize > FLOOD - FILES
         });

@@ -202,7 +202,7 @@ fn connections_end_when_idle_after_a_reload_and_at_a_stop() {
         let (mut sender, connection) = open(&identity, proxy.addr()).await;
         assert_eq!(ask(&mut sender).await, "old");
         connection.await.unwrap().unwrap();
-        // What follows does not end because it is idle.
+        // The following requests must not end because of idleness.
         std::fs::write(&proxy.config, text("old", 60)).unwrap();
         proxy.program.signal(Signal::HangUp);
         proxy.program.says("is in use;");

@@ -161,7 +161,7 @@ fn retries_have_a_budget() {
         assert!(proxy.get("/").starts_with("HTTP/1.1 502 "));
     }
     let sent = requests.load(Ordering::SeqCst);
-    // Ten at first, and one for each ten requests.
+    // Ten retries at first, and one more per ten requests.
     assert!((110..=120).contains(&sent), "{sent}");
     assert!(metric(&proxy, "fs_proxy_upstream_retries_refused_total") >= 80);
     // A device has one process at a time.
@@ -214,7 +214,7 @@ fn address_has_a_rate_of_requests() {
     let addr = http_backend(|_| ok("yes"));
     let top = "limits = { client_requests = 1, client_burst = 5 }";
     let proxy = start(&format!("\"{addr}\""), "", top, "http");
-    // On one connection, on both paths, and on others.
+    // Counts requests on one connection, on both paths, and on other connections.
     let mut stream = proxy.connect();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut ask = |request: &str| {

@@ -48,7 +48,7 @@ fn names_are_looked_up_again() {
          [[upstream]]\nname = \"u\"\nservers = [\"web.test:{}\"]\nlookup_interval = \"50ms\"\n",
         first.port()
     ));
-    // It knows nothing.
+    // The name server knows no names.
     let Some(resolv_conf) = name_server(80, Arc::default()) else { return };
     let Some(proxy) = start(&config, &hosts, &resolv_conf) else { return };
     let bodies = || (0..6).map(|_| body_of(&proxy.get("/")).to_owned()).collect::<std::collections::BTreeSet<_>>();

@@ -100,7 +100,7 @@ fn redirects_and_requests_without_a_route_get_the_proxys_answer() {
         let metrics = proxy.metrics();
         metrics.contains("class=\"3xx\"} 9\n") && metrics.contains("class=\"4xx\"} 3\n")
     });
-    // The connection goes on, and a body that follows is not taken for a request.
+    // The connection stays usable, and a following body is not parsed as a request.
     let mut stream = proxy.connect();
     let body = "GET /smuggled HTTP/1.1\r\nHost: a.example\r\n\r\n";
     write!(stream, "POST /1 HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();

@@ -339,7 +339,8 @@ fn ports_are_used_again() {
         turns(&mut client, TURNS);
         eventually("it is spliced", || lab.metric(&proxy, "connections_spliced_total") == round + 1);
         turn(&mut client, 7, 3000, 200_000);
-        // Neither end leaves TIME-WAIT at the client: the next connection comes at once.
+        // Neither kind of end leaves TIME-WAIT at the client, because the next connection follows
+        // at once.
         if round % 2 == 0 {
             set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         } else {

@@ -272,7 +272,7 @@ fn unusable_files_are_refused_with_line_cause_and_remedy() {
     let config = write_config(&identity.listener("http", nobody(), ""));
     let out = output(EXE, &["--check", "--config", config.to_str().unwrap()]);
     std::fs::remove_file(config).unwrap();
-    // Nothing is opened: that would be said.
+    // The check opens no sockets, which would be logged.
     assert!(out.status.success() && out.stdout.is_empty(), "{out:?}");
     let nowhere = PathBuf::from("/nonexistent/file.pem");
     let name = |path: &PathBuf| path.to_str().unwrap().to_owned();

@@ -165,15 +165,15 @@ fn play(identity: &Identity, proxy: &Proxy, chance: &mut Chance) -> Outcome {
     match result {
         Ok(Some(answer)) => {
             let answer = String::from_utf8_lossy(&answer).into_owned();
-            // It may have been told to close just when its request arrived, and then only gets
-            // close_notify.
+            // The proxy may close the connection just when its request arrives. The client then
+            // only gets close_notify.
             assert!(answer.is_empty() || body_of(&answer) == body.len().to_string(), "{way:?}: {answer}");
             if answer.is_empty() { Outcome::Failed } else { Outcome::Answered }
         }
         Ok(None) => match way {
             Behaviour::Ends(_, End::Left) => Outcome::Left(client.sock),
             Behaviour::Ends(_, End::HalfClosed) => {
-                // The proxy's end arrives, whatever it sends before.
+                // The proxy's end arrives after everything that it sends.
                 let _ = client.sock.shutdown(Shutdown::Write);
                 let end = client.sock.read_to_end(&mut Vec::new());
                 let is_late = end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
@@ -200,7 +200,7 @@ fn random_clients_do_not_affect_others_and_leave_nothing() {
     let mut proxy = Proxy { program: start_limited(&config, FILES), config };
     let begin = Instant::now();
     let (answered, failed, served) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    // On a slow machine until each has happened a few times.
+    // On a slow machine the test runs until each case has happened a few times.
     let goes_on = || {
         let passed = begin.elapsed();
         let few = [&answered, &failed, &served].iter().any(|count| count.load(Ordering::Relaxed) <= 10);

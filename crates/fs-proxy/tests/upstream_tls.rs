@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
-/// What a server with TLS has: its configuration, and the names that clients asked for.
+/// A TLS server: its configuration, and the names that clients have requested.
 #[derive(Clone)]
 struct TlsServer {
     config: Arc<ServerConfig>,
@@ -445,7 +445,7 @@ fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
         assert_eq!(response.status(), 200);
         assert_eq!(server.connections.load(Ordering::SeqCst), before + 1);
     });
-    // A server that is not there.
+    // A server that does not exist.
     reload(text_of(nobody(), ""), 2);
     run(async {
         let sender = open(&front, proxy.addr()).await;

@@ -1,6 +1,6 @@
-//! The relay alone, without a daemon: `relay FILE`, where FILE has what `[wire]` has in the
-//! daemon's configuration. Prints "ready". Ends by SIGTERM, after at most ten
-//! seconds, and prints its counters.
+//! Runs a relay without a daemon: `relay FILE`. FILE has the section `[wire]` of the daemon's
+//! configuration. Prints "ready". SIGTERM ends it after at most ten seconds, and it prints its
+//! counters.
 
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// The section as the file has it.
+/// The section's TOML form.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigFile {
@@ -35,7 +35,7 @@ enum Xdp {
     Generic,
 }
 
-/// The ports that a relay serves, and how.
+/// The configuration of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The device whose connections are relayed.
@@ -52,7 +52,7 @@ pub struct Config {
     pub ports: Vec<Port>,
 }
 
-/// A port that is served.
+/// A port that the relay serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The port's number, not 0.
@@ -66,7 +66,7 @@ impl ConfigFile {
     /// correct it.
     ///
     /// # Errors
-    /// The first mistake.
+    /// Returns the first error.
     pub fn check(self) -> Result<Config, String> {
         let Self { device, queues, cores, xdp, partial_checksums, ports } = self;
         if device.is_empty() {

@@ -1,4 +1,4 @@
-//! Serves programs of this host, unmodified, to clients that come in by a device through AF_XDP.
+//! Serves unmodified programs of this host to clients behind a device, through AF_XDP.
 //!
 //! The daemon is a local peer: an fs-rt runtime accepts a connection on the device and makes a
 //! kernel connection to the program's own listener, at the address and port that the client named.

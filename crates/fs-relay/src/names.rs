@@ -1,4 +1,4 @@
-//! The client's name for the program's end of a connection, by the BPF programs of
+//! Gives the program's end of a connection the client's address, with the BPF programs of
 //! `bpf/peername.bpf.c`.
 
 use aya::maps::{HashMap, MapData};
@@ -19,13 +19,13 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/peername.bpf.o");
 type Connection = [u8; 48];
 type Name = [u8; 20];
 
-/// A bpf_link without flags never replaces or excludes another program.
+/// A bpf_link without flags does not replace or exclude other programs.
 const MODE: CgroupAttachMode = CgroupAttachMode::Single;
 
 /// The inode number of the host's root cgroup (kernfs).
 const ROOT_INODE: u64 = 1;
 
-/// Why programs could not be given the names of their clients.
+/// The reason why the BPF programs could not be attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamesError {
@@ -70,7 +70,7 @@ pub(crate) struct Names {
     _programs: Ebpf,
 }
 
-/// A connection whose server is to get a name, until this is dropped.
+/// A connection whose server will get a client's address, until this is dropped.
 pub(crate) struct Expected {
     names: Arc<Names>,
     connection: Connection,
@@ -87,7 +87,7 @@ impl Names {
             return Err(NamesError::NotRoot { path });
         }
         let mut programs = EbpfLoader::new().load(OBJECT).map_err(|error| failed("load its BPF maps", &error))?;
-        // The programs that read names come first: a name is never there without them.
+        // The programs that read names are attached first, so that no name exists without them.
         for name in ["peername4", "peername6"] {
             let program: &mut CgroupSockAddr = of_object(&mut programs, name)?;
             program.load().map_err(|error| failed("load a BPF program of getpeername(2)", &error))?;
@@ -139,7 +139,7 @@ impl Names {
 impl Drop for Expected {
     fn drop(&mut self) {
         let mut expected = self.names.expected.lock().unwrap_or_else(PoisonError::into_inner);
-        // Established connections have taken theirs.
+        // The entry of an established connection is gone already.
         let _taken = expected.remove(&self.connection);
     }
 }
@@ -163,7 +163,7 @@ fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns where the cgroup2 hierarchy is mounted.
+/// Returns the mount point of the cgroup2 hierarchy.
 fn cgroup_root() -> Result<PathBuf, NamesError> {
     let path = Path::new("/proc/self/mountinfo");
     let text = std::fs::read_to_string(path).map_err(|source| NamesError::Io { path: path.into(), source })?;

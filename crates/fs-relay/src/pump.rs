@@ -1,8 +1,8 @@
 //! Bytes between a client's connection on the device and the kernel connection to its program.
 //!
-//! A direction reads only what it can pass on: bytes that the receiver does not take are copied
-//! once, at most [`BUFFER`] of them, and nothing more is read until they are gone. So a slow reader
-//! slows its writer by TCP's own window, and an idle connection has no buffer.
+//! A direction reads only what it can pass on: it buffers at most [`BUFFER`] bytes that the
+//! receiver has not accepted, and reads nothing more until they are sent. So a slow reader slows
+//! its writer by TCP's own window, and an idle connection has no buffer.
 
 use fs_compat::{BorrowedBytes, TcpStream};
 use std::cell::RefCell;
@@ -15,16 +15,16 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream as KernelStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-/// Bytes of one read, and so the most that a direction buffers. Larger: fewer system calls in bulk.
-/// Smaller: other connections of the core wait less.
+/// Maximum number of bytes of one read, which a direction may have to buffer. Larger: fewer system
+/// calls for bulk data. Smaller: other connections of the core wait less.
 pub(crate) const BUFFER: usize = 64 << 10;
 /// Received frames that one writev(2) sends: 64 KiB of full segments.
 const FRAMES: usize = 44;
-/// Reads of one direction before the core's other tasks have their turn.
+/// Reads of one direction before the task yields to the core's other tasks.
 const STEPS: usize = 4;
 
-/// Relays until both directions have ended. An error means that one end was reset or is lost; both
-/// are reset then.
+/// Relays until both directions have ended. Returns an error if one end was reset or lost. Both
+/// ends are then reset.
 pub(crate) async fn pump(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Vec<u8>>) -> io::Result<()> {
     let result = both(wire, program, scratch).await;
     if result.is_err() {
@@ -54,7 +54,7 @@ async fn both(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Ve
         }
     })
     .await?;
-    // One end is not read any more, so its reset must be watched for.
+    // One end is not read any more, so the task has to watch for its reset.
     if up_ended {
         poll_fn(|cx| {
             if rest(down.run(wire, &mut from_program, scratch, cx)?, cx).is_ready() {
@@ -98,11 +98,11 @@ enum Turn {
     Waits,
     /// More work may be possible at once.
     Again,
-    /// The receiver has been told of the end.
+    /// The receiver has got the end of the stream.
     Ended,
 }
 
-/// Bytes that were read, and that the receiver has not accepted yet.
+/// Bytes that were read and not yet accepted by the receiver.
 #[derive(Default)]
 struct Rest {
     bytes: Vec<u8>,
@@ -119,7 +119,7 @@ impl Rest {
         parts.into_iter().for_each(|part| self.bytes.extend_from_slice(part));
     }
 
-    /// Takes `count` bytes out. Frees the memory with the last one.
+    /// Removes `count` bytes. Frees the memory with the last one.
     fn took(&mut self, count: usize) -> io::Result<()> {
         if count == 0 {
             return Err(io::ErrorKind::WriteZero.into());
@@ -158,8 +158,8 @@ impl Up {
         let mut program = Pin::new(program);
         if !self.rest.left().is_empty() {
             let Poll::Ready(count) = program.poll_write(cx, self.rest.left()) else {
-                // The client is not read at this point, so its reset must be watched for. "Over"
-                // may also mean that both ends have ended their streams.
+                // The client is not read at this point, so the task has to watch for its reset.
+                // "Closed" may also mean that both ends have ended their streams.
                 ready!(wire.poll_closed(cx));
                 let Ok(Some(error)) = wire.take_error() else { return Poll::Pending };
                 return Poll::Ready(Err(error));

@@ -17,11 +17,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-/// Why the relay did not start. Nothing of it is left then.
+/// The reason why the relay did not start. No part of the relay is left then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The device, or a right or memory that its use needs.
+    /// The device, a capability or memory.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The clients' names.
@@ -65,10 +65,10 @@ impl std::fmt::Debug for Relay {
 }
 
 impl Relay {
-    /// Opens the device and serves the ports. Connections that the kernel has at these ports go on.
+    /// Opens the device and serves the ports. Existing kernel connections at these ports go on.
     ///
     /// # Errors
-    /// The first of the device, the rights, the addresses and the ports that is not as it must be.
+    /// Returns the first problem with the device, the capabilities, the addresses or the ports.
     pub fn start(config: Config) -> Result<Self, StartError> {
         let system = |doing| move |source| StartError::System { doing, source };
         raise_open_files();
@@ -78,8 +78,8 @@ impl Relay {
             .device(&config.device)
             .link(LinkChoice::Xdp { mode: config.xdp })
             .cores(config.cores.clone().unwrap_or_else(|| cpus.into_iter().take(count).collect()))
-            // The programs run on these CPUs too. A core that is not pinned polls only on a CPU
-            // that no other thread wants.
+            // The programs run on these CPUs too. A core that is not pinned polls only while no
+            // other thread wants its CPU.
             .pin(config.cores.is_some())
             // Every port belongs to a program, which has bound it in the kernel.
             .ask_for_routes(false)
@@ -91,7 +91,7 @@ impl Relay {
         check_addresses(&config)?;
         let cookie = crate::netns_unsafe::cookie().map_err(system("read the network namespace's cookie"))?;
         let start = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
-        // A daemon that is started again does not begin with the addresses of the last one.
+        // A new daemon starts with other addresses than the previous one.
         let sources = Sources::new(port_range(), start);
         let shared = Arc::new(Shared::new(config, Names::attach(cookie)?, sources));
         let (handle, cores) = (runtime.handle(), runtime.handle().cores());
@@ -120,7 +120,7 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Leaves new connections to the kernel, and ends when the open ones have ended, or after
+    /// Leaves new connections to the kernel. Ends when the open ones have ended, or after
     /// `longest`.
     pub fn drain(&self, longest: Duration) {
         for at in self.shared.config.listens() {
@@ -154,12 +154,12 @@ impl Drop for Relay {
     }
 }
 
-/// One core's whole life.
+/// Runs one core.
 async fn run(_core: CoreCtx, shared: Arc<Shared>, started: Sender<Result<(), String>>) {
     let listeners = match listen(&shared) {
         Ok(listeners) => listeners,
         Err(error) => {
-            // If another core has failed first, nothing receives this error.
+            // If another core has failed first, no thread receives this error.
             let _ = started.send(Err(error));
             return;
         }
@@ -210,20 +210,20 @@ fn addresses(device: &str) -> io::Result<Vec<IpAddr>> {
         .collect())
 }
 
-/// The CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 fn cpus() -> io::Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None)?;
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// The device's receive queues; 1 if it does not tell.
+/// Returns the number of the device's receive queues, or 1 if it is unknown.
 fn queue_count(device: &str) -> usize {
     let queues = std::fs::read_dir(format!("/sys/class/net/{device}/queues"));
     let is_rx = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"rx-");
     queues.map_or(1, |queues| queues.flatten().filter(|queue| is_rx(&queue.file_name())).count()).max(1)
 }
 
-/// Each connection has a descriptor: raises the soft limit to the hard one.
+/// Raises the soft descriptor limit to the hard one, because each connection needs a descriptor.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -17,11 +17,11 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::net::TcpStream as KernelStream;
 
-/// Connections that the core's listener keeps until the task below takes them. The program's own
-/// backlog is the kernel's affair: connect(2) waits for it.
+/// Connections that the core's listener keeps until the task below takes them. The kernel handles
+/// the program's own backlog: connect(2) waits for it.
 const BACKLOG: u32 = 1024;
-/// How many local addresses are tried for a connection. Each is in use only if another program has
-/// chosen it too.
+/// Maximum number of local addresses to try for a connection. Each one fails only if another
+/// program uses it too.
 const SOURCES: usize = 64;
 
 /// Listens at each address of the configuration.
@@ -36,7 +36,7 @@ fn listen_at(at: SocketAddr) -> io::Result<TcpListener> {
     }
     socket.set_nodelay(true)?;
     // The program's own keepalive only checks this host. Without keepalive on the wire, a client
-    // that has disappeared would stay connected for ever.
+    // that has disappeared would stay connected forever.
     socket.set_tcp_keepalive(keepalive())?;
     socket.bind_held(at)?;
     socket.listen(BACKLOG)
@@ -74,7 +74,7 @@ async fn connection(wire: TcpStream, client: SocketAddr, shared: &Arc<Shared>, s
         Some(Ok((mut program, expected))) => {
             shared.listens(server);
             counters.open.fetch_add(1, Ordering::Relaxed);
-            // In a box, so that the task is not as large while it connects.
+            // Boxed, so that the task is smaller while it connects.
             if let Err(error) = Box::pin(pump(&wire, &mut program, scratch)).await {
                 tracing::debug!(%client, %server, %error, "reset a connection");
                 counters.reset.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +95,7 @@ async fn connection(wire: TcpStream, client: SocketAddr, shared: &Arc<Shared>, s
     }
 }
 
-/// Connects to the program's listener. Its end has the client's name.
+/// Connects to the program's listener. The program's end gets the client's address.
 async fn connect(server: SocketAddr, client: SocketAddr, shared: &Arc<Shared>) -> io::Result<(KernelStream, Expected)> {
     let mut tried = 0;
     loop {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Counts of all cores since the start.
+/// Counters of all cores.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Connections accepted on the device.
@@ -19,7 +19,7 @@ pub struct Counters {
     /// Connections that were reset because the program's listener did not exist or could not be
     /// reached.
     pub refused: AtomicU64,
-    /// Connections that one end reset.
+    /// Connections that one end has reset.
     pub reset: AtomicU64,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) names: Arc<Names>,
     pub(crate) sources: Sources,
     pub(crate) counters: Arc<Counters>,
-    /// Addresses at which the latest connection found no listener, and which were logged.
+    /// Addresses whose last connection found no listener. Already logged.
     silent: Mutex<HashSet<SocketAddr>>,
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Addresses of 127.64.0.0/10.
 const ADDRESSES: u64 = 1 << 22;
 
-/// Gives out addresses, for all cores.
+/// Hands out addresses to all cores.
 #[derive(Debug)]
 pub(crate) struct Sources {
     next: AtomicU64,
@@ -26,7 +26,7 @@ impl Sources {
         Self { next: AtomicU64::new(start), first, count }
     }
 
-    /// Returns an address that a connection to `server` can come from. It may be in use.
+    /// Returns a local address for a connection to `server`. It may be in use.
     pub(crate) fn next(&self, server: SocketAddr) -> SocketAddr {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let port = self.first + (number % self.count) as u16;
@@ -52,7 +52,7 @@ pub(crate) fn port_range() -> (u16, u16) {
     }
 }
 
-/// Returns the address as IPv4 if it is IPv4 in IPv6.
+/// Converts an IPv4-mapped address to IPv4.
 pub(crate) fn canonical(at: SocketAddr) -> SocketAddr {
     match at.ip().to_canonical() {
         IpAddr::V4(ip) => (ip, at.port()).into(),

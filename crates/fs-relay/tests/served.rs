@@ -1,5 +1,5 @@
-//! Programs of a namespace, served over a veth pair: what they and their clients see is what they
-//! see on the kernel. Needs root, and python3, nginx, curl and redis.
+//! Programs of a namespace are served over a veth pair. They and their clients observe the same as
+//! on the kernel. Needs root, and python3, nginx, curl and redis.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -224,13 +224,14 @@ fn both_ends_see_what_they_see_on_the_kernel() {
             let client = lab.client(&["client", address, &PORT.to_string()]);
             assert!(client.starts_with("names right\n"), "{client}");
             let mut of_server: Vec<String> = (0..8).map(|_| server.line()).collect();
-            // Each has a thread of its own.
+            // Every connection has its own thread, so the order is undefined.
             of_server.sort();
             seen.push((client, of_server));
         }
         if let Some(relay) = &mut relay {
             let counters = relay.end();
-            // Names, echo, upload, download, ended first, and five resets.
+            // One connection each for names, echo, upload, download and the client's early end, and
+            // five resets.
             has(&counters, "accepted", |count| count == 20);
             has(&counters, "reset", |count| count == 10);
             has(&counters, "open", |count| count == 0);
@@ -241,7 +242,7 @@ fn both_ends_see_what_they_see_on_the_kernel() {
     assert_eq!(seen[1], seen[3], "IPv6");
 }
 
-/// A listener of IPv4 alone, and one whose connections begin with the first data.
+/// A listener for IPv4 only, and one with TCP_DEFER_ACCEPT.
 #[test]
 fn names_are_right_for_each_kind_of_listener() {
     let Some(lab) = Lab::up() else { return };
@@ -253,7 +254,7 @@ fn names_are_right_for_each_kind_of_listener() {
             assert_eq!(lab.client(&["names", address, &port.to_string()]), "right\n", "{address} {port}");
         }
     }
-    // Connections that do not come by the device keep their own names.
+    // Connections that do not use the device keep their own names.
     assert_eq!(
         lab.output("s", "python3", &[concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peer.py"), "names", SERVER, "7601"]),
         "right"
@@ -270,7 +271,7 @@ fn thousand_connections_at_once() {
     has(&relay.end(), "accepted", |count| count == 1000);
 }
 
-/// The port without a listener, then with one, then with a new one.
+/// Connects to the port without a listener, with one, and with a new one.
 #[test]
 fn server_may_come_later_and_restart() {
     let Some(lab) = Lab::up() else { return };
@@ -294,8 +295,8 @@ fn server_may_come_later_and_restart() {
     has(&relay.end(), "refused", |count| count == 3);
 }
 
-/// Connections that the kernel has at the port, by the device and by another, go on while a relay
-/// begins, is killed, begins again and ends. Those of the relay end with it when it is killed.
+/// Kernel connections at the port, over this device and another, go on while a relay starts, is
+/// killed, starts again and ends. The relay's connections end with the killed relay.
 #[test]
 fn killed_relay_leaves_the_service_to_the_kernel() {
     let Some(lab) = Lab::up() else { return };
@@ -333,7 +334,7 @@ fn killed_relay_leaves_the_service_to_the_kernel() {
         if relayed() == 1 {
             break new;
         }
-        // It has not seen the signal yet.
+        // The relay has not handled the signal yet.
         drop(new);
         accepted += 1;
         wait_for("it ends", || relayed() == 1);
@@ -346,7 +347,7 @@ fn killed_relay_leaves_the_service_to_the_kernel() {
     assert!(!lab.xdp_is_attached());
     assert_eq!((new.asks("n"), by_kernel.asks("b")), ("n".into(), "b".into()));
     go_on();
-    // No socket of a relay is left, but for TIME-WAIT.
+    // No socket of a relay is left, except in TIME-WAIT.
     wait_for("no socket of a relay is left", || relayed() == 0);
 }
 
@@ -406,7 +407,7 @@ fn real_servers() {
     has(&relay.end(), "accepted", |count| count >= 28);
 }
 
-/// Each with its cause, and nothing is left.
+/// Each invalid configuration is rejected with its cause, and leaves nothing behind.
 #[test]
 fn mistakes_are_said_at_the_start() {
     let Some(lab) = Lab::up() else { return };
@@ -428,7 +429,7 @@ fn mistakes_are_said_at_the_start() {
     assert!(error.contains("relay0"), "{error}");
     assert!(lab.xdp_is_attached());
     first.end();
-    // With an address that is there.
+    // With an address that the device has.
     let config = format!("device = 'relay0'\npartial_checksums = true\n{port}addresses = ['{SERVER}', '{SERVER6}']");
     let mut relay = lab.spawn(&mut lab.relay_command(&config));
     assert_eq!(relay.line(), "ready", "{}", lab.log());

@@ -36,7 +36,7 @@ pub(crate) enum Displaced {
     Nothing,
     /// The waker was registered already: drop it.
     Duplicate(Waker),
-    /// The waker is no longer registered: wake it, or its task might wait for ever.
+    /// The waker is no longer registered: wake it, or its task might wait forever.
     Evicted(Waker),
 }
 

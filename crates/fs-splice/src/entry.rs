@@ -36,7 +36,7 @@ impl Ends {
     }
 }
 
-/// One direction of a flow: what becomes of the packets of one peer.
+/// One direction of a flow: how the packets of one peer are rewritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) to: Key,
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
     /// The window scale that the other peer expects.
     pub(crate) scale_out: u8,
     pub(crate) id: u64,
-    // What the program writes.
+    // The fields that the BPF program writes.
     pub(crate) packets: u32,
     /// The highest acknowledgment of this peer.
     pub(crate) acked: u32,

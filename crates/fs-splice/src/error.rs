@@ -28,7 +28,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// With all layers of the loader's error.
+    /// Creates an error with all layers of the loader's error.
     pub(crate) fn bpf(doing: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
         let mut reason = error.to_string();
         let mut at = error.source();
@@ -64,7 +64,7 @@ pub enum Refusal {
     /// Only one connection has selective acknowledgments.
     #[error("only one connection has selective acknowledgments")]
     Sack,
-    /// A connection has ECN, whose marks are about one connection.
+    /// A connection uses ECN, whose marks must not cross to another connection.
     #[error("a connection has ECN")]
     Ecn,
     /// Segments of one connection are too long for the other.

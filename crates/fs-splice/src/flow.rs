@@ -15,7 +15,7 @@ pub struct Side {
     ends: Ends,
     /// The entry, as it was last read.
     entry: Entry,
-    /// What was moved to this peer, without what the proxy has sent itself.
+    /// Number of bytes that were moved to this peer, except the proxy's own.
     moved: u64,
     /// This peer's FIN came by the proxy's socket.
     fin_was_read: bool,
@@ -41,7 +41,7 @@ impl Side {
     }
 }
 
-/// What has become of a flow.
+/// The state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Bytes moved by the program, acknowledged by their receiver: to the client, to the server.

@@ -20,8 +20,8 @@ use std::time::Duration;
 /// proxy's socket while later ones arrive already. Higher: the receiver may lack memory for the
 /// later ones, which are lost then. Lower: a busy flow must wait for a quiet moment.
 const BACKLOG_MAX: u32 = 512 << 10;
-/// What the sockets of a busy flow may hold until it is spliced. Higher: a fast flow is still above
-/// [`BACKLOG_MAX`]. Lower: it is slower until then.
+/// Number of bytes that the sockets of a busy flow may hold until it is spliced. Higher: a fast
+/// flow stays above [`BACKLOG_MAX`]. Lower: it is slower until then.
 const THROTTLE: u32 = 32 << 10;
 /// The client may be this much farther than the server, in addition to the server's own distance.
 /// A server with BBR takes the proxy's round trip for that of the path, for 10 s. Higher: it sends
@@ -32,7 +32,7 @@ const STAMPS_LENGTH: u32 = 12;
 /// A timestamp is read without its lowest bit, and the clock of packets may be ahead by 1 ms.
 const STAMP_MARGIN: u32 = 3;
 
-/// Two connections whose packets are watched. They are not any more when this is dropped.
+/// Two connections whose packets are watched until this is dropped.
 #[derive(Debug)]
 pub struct Watched {
     table: Rc<Table>,
@@ -49,9 +49,9 @@ pub struct Watched {
 pub enum Attempt {
     /// The flow is spliced.
     Spliced(Box<Flow>),
-    /// Not at this moment: packets of both peers must be seen.
+    /// Not possible now: packets of both peers must be seen first.
     Unseen(Watched),
-    /// Not at this moment: too many bytes are under way. From now on the sockets take few.
+    /// Not possible now: too many bytes are in flight. From now on the sockets accept few bytes.
     Busy(Watched),
     /// Not at all.
     Never(Refusal),
@@ -125,13 +125,13 @@ impl Watched {
         let is_busy = |from, to| Ok(unread(from)?.saturating_add(outgoing(to)?) > BACKLOG_MAX);
         let [client, server] = sockets;
         if is_busy(client, server).and_then(|busy| Ok(busy || is_busy(server, client)?)).map_err(failed)? {
-            // Again each time: the kernel raises the window's limit with the buffer.
+            // Set each time, because the kernel raises the window's limit with the buffer.
             both(sockets, |socket| throttle(socket, Some(THROTTLE))).map_err(failed)?;
             return Ok(Now::Busy);
         }
         let positions = both(sockets, Position::of).map_err(failed)?;
         let [Some(of_client), Some(of_server)] = positions else { return Ok(Now::Busy) };
-        // After the positions: a FIN would count in them.
+        // Read after the positions, in which a FIN would count.
         let infos = both(sockets, info).map_err(failed)?;
         check(&infos[0], &infos[1])?;
         if infos[0].stamps && (of_client.stamp.is_none() || of_server.stamp.is_none()) {
@@ -181,8 +181,8 @@ impl Watched {
         };
         let entries = [entry(0, 1), entry(1, 0)];
         for socket in sockets {
-            // If the process is killed, the sockets go at once: a FIN of theirs would mean nothing to
-            // the peers, and the kernel would send it again for minutes.
+            // If the process is killed, the sockets are freed at once. The peers would not
+            // understand a FIN of them, and the kernel would retransmit it for minutes.
             set_socket_linger(socket, Some(Duration::ZERO)).map_err(|error| failed(error.into()))?;
         }
         for (key, entry) in self.keys().iter().zip(&entries) {

@@ -148,8 +148,8 @@ where
                         if has_read {
                             this.idle = None;
                         }
-                        // If more bytes arrive soon, be patient next time. If the patience ran out,
-                        // be impatient.
+                        // Wait for more bytes next time if some arrived soon, and not if the wait
+                        // timed out.
                         this.patient = !this.patient;
                     }
                     Ok(Active::Done(served)) => {

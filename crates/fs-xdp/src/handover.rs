@@ -46,7 +46,7 @@ pub fn make_queues(
     check_sizes(&rings)?;
     let invalid = |error| XdpError::system("use the program's memory", error);
     config.check().map_err(invalid)?;
-    // Only memory files have seals. Another file system could block the registration for ever.
+    // Only memory files have seals. Another file system could block the registration forever.
     let seals = fcntl_get_seals(memory).map_err(|error| invalid(error.into()))?;
     let length = fstat(memory).map_err(|error| invalid(error.into()))?.st_size;
     if !seals.contains(SealFlags::SHRINK) || length != config.bytes() as i64 {

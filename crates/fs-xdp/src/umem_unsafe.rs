@@ -13,9 +13,8 @@ pub(crate) struct Area {
     len: usize,
 }
 
-// SAFETY: the area is plain memory. The access rules in `umem.rs` decide who may access which part
-// of it when (every chunk has one owner, and moves between threads through queues that order
-// memory).
+// SAFETY: the area is plain memory. By the access rules in `umem.rs` every chunk has one owner at a
+// time, and moves between threads through queues that order memory.
 unsafe impl Send for Area {}
 // SAFETY: as above: shared references only give access to chunks that the caller owns.
 unsafe impl Sync for Area {}

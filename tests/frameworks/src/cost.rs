@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
-/// Of the server on its core, and of the server with `send`.
+/// The cost of the server on its core, and of the server with `send`.
 const PORTS: [u16; 2] = [7, 8];
 const ROUNDS: usize = 5;
 const TRIPS: u32 = 5_000;

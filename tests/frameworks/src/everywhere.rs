@@ -1,6 +1,6 @@
 //! One program: a server of each framework at every address of the host, and clients of each to
-//! peers behind every carrier at once, all with `fastsock::net`. So do the clients of PostgreSQL and
-//! redis.
+//! peers behind every carrier at once, all with `fastsock::net`. Clients of PostgreSQL and redis do
+//! the same.
 
 use crate::pattern::{Digest, digest};
 use crate::{clients, pattern, servers};
@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 const BYTES: [u64; 4] = [0, 1, 65_537, 1_000_000];
 /// An echo that has not come by then is lost.
 const LOST: Duration = Duration::from_secs(30);
-/// Between two attempts at a peer that may be away.
+/// The time between two attempts to reach a peer that may be absent.
 const AWAY: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     redis: Option<SocketAddr>,
 }
 
-/// What all clients share.
+/// State that all clients share.
 #[derive(Clone, Default)]
 struct Asked {
     /// Requests by client and peer.

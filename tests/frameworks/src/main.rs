@@ -31,15 +31,15 @@ enum Arguments {
     Serve {
         #[command(flatten)]
         on: On,
-        /// Where they listen; TCP and UDP ports from 8001 on. The certificate is written to
-        /// "frameworks-PID.der" here.
+        /// Addresses to listen at, with TCP and UDP ports from 8001 on. The certificate is written
+        /// to "frameworks-PID.der" in the current directory.
         addr: IpAddr,
     },
     /// Sends bodies to each server and compares what comes back.
     Ask {
         #[command(flatten)]
         on: On,
-        /// Where the servers are.
+        /// The servers' addresses.
         addr: IpAddr,
         /// Lengths of the bodies.
         #[arg(long, value_delimiter = ',', default_value = "0,1,1000000")]
@@ -52,7 +52,8 @@ enum Arguments {
     /// Servers and clients of each in one program, until SIGTERM. Prints "ready", and at the end the
     /// number of requests to each server.
     Everywhere(everywhere::Args),
-    /// What it costs that any thread may use a connection: both ways in one run, in memory.
+    /// Measures the cost of connections that any thread may use, compared with those of a core, in
+    /// memory.
     Cost,
 }
 

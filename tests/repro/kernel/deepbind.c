@@ -1,4 +1,4 @@
-// VirtualGL#39, snmalloc#595: a plug-in opened with RTLD_DEEPBIND finds libc's functions before a preload's; it is given the program's socket
+// VirtualGL#39, snmalloc#595: a plug-in that is opened with RTLD_DEEPBIND resolves libc's functions before a preload's. It uses the program's socket.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -22,7 +22,7 @@ const CLIENTS: u64 = 50;
 /// Wake-ups per second of all idle processes beyond those on the kernel: the daemon's timers. A
 /// single set that polls at intervals wakes at least 60 times.
 const WAKES: u64 = 20;
-/// What may remain of a daemon's descriptors and mappings when all clients have ended.
+/// Descriptors and mappings that a daemon may still have when all clients have ended.
 const REMAINS: u64 = 8;
 
 /// The result of a program.
@@ -54,7 +54,7 @@ pub fn compare(lab: &Lab, program: &Program, port: u16, requests: u64) -> Result
     Ok(Verdict::Ran { row: table::row(program, kernel, ours, &wrong), wrong })
 }
 
-/// What a program showed whose daemon was killed again and again.
+/// The result of a program whose daemon was killed repeatedly.
 pub struct Killed {
     /// Number of times that the daemon was killed while clients sent requests.
     pub kills: u64,
@@ -78,7 +78,7 @@ pub fn under_kills(lab: &Lab, program: Program, port: u16, requests: u64) -> Res
     let [kernel, ours] = run::PLACEMENTS;
     let mut stage = Stage::set(lab, kernel)?;
     let kernel = run(&program, &mut stage, port, requests).context("kernel")?;
-    // The rings' part counts, also on a busy machine.
+    // Yielding, so that rings carry data on a busy machine too.
     let mut stage = Stage::set(lab, ours)?.yielding();
     let daemon = stage.daemon().context("no daemon")?;
     let (ns, first, done) = (daemon.ns(), daemon.proc.pid(), AtomicBool::new(false));

@@ -87,8 +87,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{name} is not installed"))
 }
 
-/// Something that happens to a server under load, and the failures that clients may see because of
-/// it.
+/// A fault of a server under load, and the failures that clients may see because of it.
 pub struct Fault {
     /// Its name in the table.
     pub name: &'static str,
@@ -99,7 +98,7 @@ pub struct Fault {
     pub act: Act,
 }
 
-/// Does something to a running server.
+/// An action on a running server.
 pub type Does = fn(&Place, &mut Server) -> Result<()>;
 
 /// The action of a fault.
@@ -200,7 +199,7 @@ pub fn kill_child(master: u32) -> Result<()> {
         victim.is_some()
     })?;
     let victim = victim.unwrap_or_default();
-    // It may have ended by itself just now.
+    // The process may have exited just now.
     let _ = signal(victim, "KILL");
     until("the end of a child", || !watch::children(master).contains(&victim))
 }
@@ -210,7 +209,7 @@ pub fn signal(pid: u32, name: &str) -> Result<()> {
     finish(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]), "kill").map(drop)
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
     while !so() {

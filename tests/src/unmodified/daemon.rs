@@ -51,9 +51,9 @@ pub struct Pair {
     pub ring_bytes: u64,
     /// Bytes that the kernel carried.
     pub kernel_bytes: u64,
-    /// The kernel carries it for good.
+    /// True if the kernel alone carries the connection from now on.
     pub pinned: bool,
-    /// Why it has no ring.
+    /// The reason why the connection has no ring.
     pub reason: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! A client that never stops asking while something happens to its server.
+//! A client that sends requests without a pause while its server is changed.
 
 use crate::process::Proc;
 use crate::unmodified::Stage;
@@ -44,7 +44,7 @@ impl Load {
         self.0.log().lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default()
     }
 
-    /// Waits until so many more requests have been made.
+    /// Waits for this many further requests.
     pub fn goes_on(&mut self, requests: u64) -> Result<()> {
         let start = Instant::now();
         let wanted = self.met().requests + requests;
@@ -56,7 +56,7 @@ impl Load {
         Ok(())
     }
 
-    /// Ends it; all that it met.
+    /// Stops the load and returns its results.
     pub fn end(mut self) -> Result<Met> {
         let status = self.0.terminate(PATIENCE)?;
         ensure!(status.success(), "the load ended with {status}:\n{}", self.0.log());

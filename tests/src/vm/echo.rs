@@ -14,7 +14,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Prefix of a client's error if the connect failed.
 pub const NO_CONNECT: &str = "no connection to ";
 
-/// Echoes for ever.
+/// Echoes forever.
 pub fn serve(port: u16) -> Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("port {port}"))?;
     println!("serving");

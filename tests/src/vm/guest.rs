@@ -155,7 +155,7 @@ impl Guest {
         self.save("kernels-sockets", Command::new("ss").args(["-tanim"]));
     }
 
-    /// Has the peer do something.
+    /// Sends a request to the peer.
     fn ask(&mut self, ask: &Ask) -> Result<String> {
         if let Some(peer) = &mut self.inside {
             return peer.act(ask);
@@ -226,7 +226,7 @@ impl Guest {
         Ok(std::fs::read_to_string(path)?.trim().to_owned())
     }
 
-    /// From both ends.
+    /// Pings in both directions.
     fn pings(&mut self, count: u32) -> Result<String> {
         let there = self.ask(&Ask::Ping { to: GUEST.into(), count }).context("the peer's ping")?;
         let mut ping = Command::new("ping");

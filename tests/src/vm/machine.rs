@@ -95,7 +95,7 @@ pub struct Report {
     pub steps: Vec<Step>,
     /// The guest ended normally.
     pub ended: bool,
-    /// Sleeping and running tasks in the kernel of a guest that did not.
+    /// Sleeping and running tasks in the kernel of a guest that did not end normally.
     pub sleepers: Vec<String>,
     /// Seconds that it took.
     pub seconds: u64,

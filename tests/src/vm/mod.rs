@@ -74,7 +74,7 @@ pub struct Job {
 pub struct Step {
     /// Its name.
     pub name: String,
-    /// It went as it should.
+    /// True if the step succeeded.
     pub ok: bool,
     /// The description.
     pub says: String,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How old a list of packages may be.
+/// Maximum age of a list of packages.
 const LISTS_LAST: Duration = Duration::from_hours(24);
 
 /// The packages of a suite.

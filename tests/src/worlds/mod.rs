@@ -137,7 +137,7 @@ impl Drop for Agent {
 }
 
 /// The kernel's and the library's process of each client.
-struct Pair {
+struct Client {
     kernel: Agent,
     ours: Agent,
 }
@@ -146,7 +146,7 @@ struct Pair {
 pub struct Stage<'a> {
     lab: &'a Lab,
     daemon: Daemon,
-    clients: Vec<Pair>,
+    clients: Vec<Client>,
     _servers: Vec<Agent>,
     number: u64,
 }
@@ -168,7 +168,7 @@ impl Stage<'_> {
         }
         let dial = ["dial".to_owned()];
         let clients = CLIENTS.iter().map(|(ns, user)| {
-            Ok(Pair {
+            Ok(Client {
                 kernel: Agent::start(lab, *ns, *user, &[], &dial)?,
                 ours: Agent::start(lab, *ns, *user, &library, &dial)?,
             })

@@ -1,4 +1,4 @@
-//! What parts run: builds, commands in order, and choices of the environment.
+//! Actions of parts: builds, commands in order, and settings of the environment.
 
 use crate::nextest;
 use crate::part::Outcome;

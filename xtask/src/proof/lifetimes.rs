@@ -65,7 +65,7 @@ pub(super) fn lifetimes(run: &mut Run) -> Outcome {
             outcome.add(Outcome::one(&name, run.succeeds(&mut command, 24 * 3600)));
         }
     }
-    // What the daemon still has after all processes have ended.
+    // Resources that the daemon still holds after all processes have ended.
     run.succeeds(Command::new(&fastsock).arg("stat").env("FASTSOCK_CONTROL", &control), 60);
     outcome
 }

@@ -70,7 +70,7 @@ pub(super) fn readme(run: &mut Run) -> Outcome {
 /// Runs one command; `line` is the part that runs.
 fn play(run: &mut Run, command: &str, line: &str, work: &Path, servers: &mut Vec<Server>) -> bool {
     if command == "make test" {
-        // It takes long, and is a part of its own.
+        // Skipped here: it takes long, and is a part of its own.
         return true;
     }
     if let Some(server) = line.strip_suffix('&') {

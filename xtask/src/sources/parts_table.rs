@@ -54,7 +54,7 @@ fn top(module: &str) -> &str {
 /// The table: | part | its files and folders | parts it may use | what it is |
 #[derive(Default)]
 struct Parts {
-    /// In the order of the rows.
+    /// The parts in the order of the rows.
     order: Vec<String>,
     /// The part of each file or folder.
     of: BTreeMap<String, String>,

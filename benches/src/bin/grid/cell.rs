@@ -13,7 +13,7 @@ const RATE: f64 = 1000.0;
 
 /// Sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pair {
+pub(crate) enum Ends {
     /// The kernel at both ends.
     Kernel,
     /// fastsock sends, the kernel receives.
@@ -22,8 +22,8 @@ pub(crate) enum Pair {
     ToFastsock,
 }
 
-impl Pair {
-    pub(crate) const ALL: [Pair; 3] = [Pair::Kernel, Pair::FromFastsock, Pair::ToFastsock];
+impl Ends {
+    pub(crate) const ALL: [Ends; 3] = [Ends::Kernel, Ends::FromFastsock, Ends::ToFastsock];
 }
 
 /// A path and its congestion control.
@@ -44,16 +44,16 @@ pub(crate) struct Carried {
 }
 
 /// Runs a transfer. The backend serves and sends, except where fastsock receives.
-pub(crate) fn run(lab: &Lab, pair: Pair, cell: Cell<'_>, seed: u64, time: Duration) -> Result<Carried> {
+pub(crate) fn run(lab: &Lab, ends: Ends, cell: Cell<'_>, seed: u64, time: Duration) -> Result<Carried> {
     let mut relay = relay(lab, cell, seed)?;
-    let stack = if pair == Pair::Kernel { Stack::Kernel } else { Stack::Fastsock };
+    let stack = if ends == Ends::Kernel { Stack::Kernel } else { Stack::Fastsock };
     let options = StackOptions {
         cores: vec![1],
         more: vec!["--congestion".into(), cell.congestion.into()],
         ..StackOptions::new(stack)
     };
     let mut command = Program::Echo.command(lab, Ns::Backend)?;
-    let role = if pair == Pair::ToFastsock { "--sink" } else { "--source" };
+    let role = if ends == Ends::ToFastsock { "--sink" } else { "--source" };
     command.args(["--listen", &format!("{FRONT}:{ECHO_PORT}"), role, "--drain", "0"]);
     command.args(options.arguments(&[devices(Ns::Backend)]));
     if stack == Stack::Kernel {
@@ -66,8 +66,8 @@ pub(crate) fn run(lab: &Lab, pair: Pair, cell: Cell<'_>, seed: u64, time: Durati
     let addr = format!("{FRONT}:{ECHO_PORT}");
     let seconds = time.as_secs_f64().to_string();
     let mut client = lab.command(Ns::Client, std::env::current_exe()?);
-    match pair {
-        Pair::ToFastsock => client.args(["send", &addr, &seconds, &cell.rtt.to_string(), cell.congestion]),
+    match ends {
+        Ends::ToFastsock => client.args(["send", &addr, &seconds, &cell.rtt.to_string(), cell.congestion]),
         _ => client.args(["receive", &addr, &seconds]),
     };
     let mut client = lab.spawn("client", &mut client)?;

@@ -12,7 +12,7 @@ mod ends;
 mod report;
 
 use anyhow::{Context, Result};
-use cell::{Cell, Pair};
+use cell::{Cell, Ends};
 use clap::{Parser, Subcommand};
 use fs_tests::{Lab, Ns};
 use report::Row;
@@ -103,12 +103,12 @@ fn run(plan: Arguments) -> Result<bool> {
 
 /// Measures all pairs in turns, so that other load on the machine affects all of them.
 fn measure(lab: &Lab, plan: &Arguments, cell: Cell<'_>) -> Result<Row> {
-    let mut figures = Pair::ALL.map(|_| Vec::new());
+    let mut figures = Ends::ALL.map(|_| Vec::new());
     let mut missed = 0;
     for round in 0..plan.rounds {
-        for (pair, figures) in Pair::ALL.into_iter().zip(&mut figures) {
-            let result = cell::run(lab, pair, cell, round as u64 + 1, Duration::from_secs_f64(plan.seconds))
-                .with_context(|| format!("{pair:?}, {cell:?}, round {round}"))?;
+        for (ends, figures) in Ends::ALL.into_iter().zip(&mut figures) {
+            let result = cell::run(lab, ends, cell, round as u64 + 1, Duration::from_secs_f64(plan.seconds))
+                .with_context(|| format!("{ends:?}, {cell:?}, round {round}"))?;
             figures.push(result.megabits);
             missed += result.missed;
         }

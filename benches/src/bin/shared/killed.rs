@@ -20,12 +20,12 @@ const PORT: u16 = 7103;
 const CONNECTIONS: usize = 1000;
 /// Pause between two messages, each on the next connection: 10,000 messages a second.
 const PAUSE: Duration = Duration::from_micros(100);
-/// A connection without its answer for so long is lost.
+/// A connection without an answer for this time counts as lost.
 const LOST: Duration = Duration::from_secs(5);
 /// The server's user: nobody.
 const USER: &str = "65534";
 
-/// What a client with many connections has seen.
+/// The results of a client with many connections.
 struct Seen {
     lost: usize,
     longest: Duration,

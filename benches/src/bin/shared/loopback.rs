@@ -63,7 +63,7 @@ fn round(plan: &Plan, (stack, mode): Side) -> Result<LoadResult> {
     measure().inspect_err(|_| lab.print_logs())
 }
 
-/// From the start of a process to its first answer.
+/// Measures the time from the start of a process to its first answer.
 pub(crate) fn first_accept(plan: &Plan) -> Result<Vec<Row>> {
     let lab = Lab::require(&["--queues", "1"])?;
     let times = Plan { rounds: plan.rounds * 4, ..*plan };

@@ -46,7 +46,7 @@ pub(crate) fn run(device: &str, mac: &str, own: &str, to: &str, rate: &str, seco
             batch.push(TxFrame { frame, checksum: None });
             sent += 1;
         }
-        // Also without new frames: it reclaims completed ones.
+        // Called also without new frames, because it reclaims completed ones.
         link.tx(&mut pool, &mut batch)?;
         if wanted < BATCH as u64 {
             // The legitimate clients share this CPU.

@@ -176,9 +176,9 @@ fn under_flood(lab: &Lab, stack: Stack, rate: u64, seconds: u64) -> Result<Repor
     let mac = lab.run(Ns::Host, "cat", &["/sys/class/net/front0/address"])?;
     let own = std::env::current_exe()?;
     let role = |words: &[&str]| -> Command {
-        // In a separate session, as on a separate machine. The scheduler gives each session one
+        // Runs in a session of its own, as on another machine. The scheduler gives each session one
         // share of all CPUs (sched(7), autogrouping), mostly on the CPU where its threads are
-        // busiest. That would be this one.
+        // busiest, which would be this one.
         let mut command = lab.command(Ns::Client, "setsid");
         command.args(["--wait", "taskset", "-c", "1"]).arg(&own).args(words);
         command

@@ -40,7 +40,7 @@ struct Cpus {
 const ANY: Cpus = Cpus { server: None, client: None };
 /// A core each.
 const TWO: Cpus = Cpus { server: Some(1), client: Some(0) };
-/// Both on the same core.
+/// Both processes on the same core.
 const ONE: Cpus = Cpus { server: Some(0), client: Some(0) };
 
 /// Processes that want a CPU all the time.

@@ -49,5 +49,5 @@ pub(crate) fn with_logs<T>(lab: &Lab, measure: impl FnOnce(&Lab) -> Result<T>) -
     result
 }
 
-/// Both stacks, ours first.
+/// Measures both stacks, ours first.
 pub(crate) const BOTH: [Stack; 2] = [Stack::Fastsock, Stack::Kernel];

@@ -141,8 +141,8 @@ fn start(stream: Stream, site: &'static Site) {
             site.stats.core(site.core).closed.add(1);
         });
     } else {
-        // In a box: tokio's tasks are multiples of 128 bytes with that alignment, so 100 bytes more
-        // would triple their size. The box fits between two tasks.
+        // Boxed: the size of tokio's tasks is a multiple of 128 bytes with that alignment, so 100
+        // bytes more would triple it. The box fits between two tasks.
         tokio::task::spawn_local(Box::pin(connection(stream, site)));
     }
 }

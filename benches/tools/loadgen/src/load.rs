@@ -43,7 +43,7 @@ pub(crate) async fn run(session: Rc<Session>) -> CoreReport {
     session.report(measured)
 }
 
-/// Until the end, replaces connections that hang.
+/// Replaces connections that hang, until the end of the load.
 async fn watch(session: &Rc<Session>, workers: &mut [Worker], started: Instant) {
     let (end, timeout) = (started + session.plan.seconds, session.plan.timeout);
     let interval = timeout.min(Duration::from_secs(1)) / 2;

@@ -42,9 +42,11 @@ pub struct Pair<K: Kernel> {
     counters: Counters,
 }
 
-/// A connection in a set, with what the application has registered. The set's gate guards what changes.
+/// A connection in a set, and the application's registration. The set's gate protects the fields
+/// that change.
 ///
-/// The caller keeps it until [`Set::remove`]. One that is dropped before that pins its connection: the set does not know of it any more.
+/// The caller keeps it until [`Set::remove`]. Dropping it before that pins its connection, because
+/// the set no longer knows it.
 #[derive(Debug)]
 #[must_use = "a dropped member pins its connection"]
 pub struct Member<K: Kernel> {
@@ -57,9 +59,9 @@ pub struct Member<K: Kernel> {
     told_data: AtomicU64,
     /// The descriptor that is registered in the kernel's set.
     fd: AtomicI32,
-    /// The kernel's set may have something else than the application has registered: it is in the list of these.
+    /// The kernel's registration may differ from the application's, and the member is in `untold`.
     is_untold: AtomicBool,
-    /// The application has taken it out of the set, and the kernel has not been told.
+    /// The application has removed it from the set, and the kernel's set still has it.
     is_out: AtomicBool,
     /// True while the connection is in the set's hot list, at this index.
     is_hot: AtomicBool,
@@ -69,7 +71,7 @@ pub struct Member<K: Kernel> {
     is_spent: AtomicBool,
 }
 
-/// An epoll set, as far as promoted connections of this process are in it.
+/// The promoted connections of this process in an epoll set.
 #[derive(Debug)]
 pub struct Set<K: Kernel> {
     gate: Gate<Hot<K>>,
@@ -87,15 +89,16 @@ pub(crate) struct Hot<K: Kernel> {
     /// The connection whose age is checked next.
     hand: usize,
     calls: u32,
-    /// Threads that sleep in the kernel's set, or are about to.
+    /// Number of threads that sleep in the kernel's set, or are about to.
     sleepers: u32,
-    /// Members that are registered for room to send.
+    /// Number of members that are registered for space to send.
     writers: u32,
-    /// Connections of which the kernel's set may have something else than the application has registered (E6).
+    /// Connections whose registration in the kernel may differ from the application's (E6).
     untold: Vec<Arc<Member<K>>>,
-    /// The last scan has reported a connection whose peer has ended its stream, or is about to: the kernel may have more to say of it.
+    /// The last scan has reported a connection whose peer has ended its stream or is about to. The
+    /// kernel may have further events of it.
     has_ends: bool,
-    /// A sleeper is to look at the list (E5), until nothing in it is to be reported.
+    /// A sleeper has to scan the list (E5), until nothing in it has to be reported.
     is_interrupted: bool,
 }
 

@@ -8,14 +8,17 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::machine::now_ns;
 use crate::kernel::Errno;
 
-/// Wake-ups that are timed: the upper quartile of so many is about the same each time. More: the start takes longer.
+/// Number of measured wake-ups. The upper quartile of this many is stable. More: the start takes
+/// longer.
 const ROUNDS: usize = 15;
 /// Time for which the sleeper sleeps before it is woken: its processor goes idle, as in a connection that waits.
 const IDLE: Duration = Duration::from_micros(150);
-/// Bounds of what is returned. A machine that needs longer has other work to do, and a look takes its time.
+/// Limits of the result. A machine with a longer wake-up is busy, so a longer look would only take
+/// its time.
 const BOUNDS_NS: (u64, u64) = (20_000, 150_000);
 
-/// Measures how long it takes from one thread's write until another thread, which slept, runs: in nanoseconds, the upper quartile of some.
+/// Measures the time from one thread's write until a sleeping thread runs, in nanoseconds. Returns
+/// the upper quartile.
 ///
 /// A look that is shorter never finds the reply of a peer that sleeps, so both ends stay asleep ([`Pacing`](crate::Pacing)). This takes
 /// about five milliseconds, so a daemon does it once for its host.

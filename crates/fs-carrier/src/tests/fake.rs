@@ -16,7 +16,8 @@ struct Queue {
     is_ended: bool,
     /// The next receive fails.
     error: Option<Errno>,
-    /// Bytes that send(2) has taken and that have not arrived: the network stack works on them, or the window is full.
+    /// Bytes that send(2) has accepted and that have not arrived: the network stack processes them,
+    /// or the window is full.
     late: VecDeque<u8>,
     is_late: bool,
     /// Bytes have arrived since the last report of an edge.
@@ -133,7 +134,7 @@ impl std::fmt::Debug for Fake {
 impl Kernel for Fake {
     fn send(&self, bytes: &[u8], _dont_wait: bool) -> Result<usize, Errno> {
         let mut queue = self.outgoing.queue.lock().unwrap();
-        // In order: what is late precedes what is sent now.
+        // Late bytes precede new ones.
         if queue.is_late || !queue.late.is_empty() {
             queue.late.extend(bytes);
         } else {

@@ -160,7 +160,7 @@ impl World {
         for stream in &self.streams {
             stream.connection.forth.deliver(usize::MAX);
         }
-        // Asleep for ever: FakeSet panics.
+        // FakeSet panics if a thread would sleep forever.
         while self.streams.iter().any(|stream| stream.got != stream.sent) {
             self.wait(None);
         }

@@ -202,7 +202,7 @@ fn c9_a_report_makes_the_next_vain_receive_ask_the_kernel() {
     let world = World::by_ring();
     world.b.report_readable();
     assert_eq!(world.a.send(b"ring", false), Ok(4));
-    // Not a receive that finds bytes.
+    // A receive that finds bytes does not ask the kernel.
     assert_eq!(world.b.recv(&mut [0; 4], RecvMode::NOW), Ok(4));
     assert!(!world.b.words()[1].kernel_carries());
     world.forth.inject(b'!');

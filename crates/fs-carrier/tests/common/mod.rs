@@ -81,7 +81,7 @@ enum Way {
     Recv,
     /// Two threads in one epoll set.
     Level,
-    /// One thread in an edge-triggered epoll set, which takes a short count for an empty socket.
+    /// One thread in an edge-triggered epoll set. It treats a short count as an empty socket.
     Edge,
 }
 
@@ -134,7 +134,7 @@ fn send_file(pair: &Pair<Sock>, piece: &[u8]) -> Result<usize, Errno> {
     pair.send_by_kernel(|kernel| rustix::fs::sendfile(&kernel.0, &file, Some(&mut 0), piece.len()))
 }
 
-/// Now and then a pause, so that the other end finds this one asleep, or awake and late.
+/// Pauses sometimes, so that the other end finds this one asleep, or awake and late.
 fn pause(random: &mut Random) {
     match random.next(300) {
         0 => thread::sleep(Duration::from_micros(random.next(300))),
@@ -249,7 +249,7 @@ impl Side {
         let poller = Poller::new(Pacing::SPIN);
         while !self.ended.load(Ordering::Relaxed) {
             if random.one_in(30) {
-                // Sleeps on the socket beside a thread that receives.
+                // Sleeps on the socket while another thread receives.
                 if let Some(asleep) = self.pair.before_sleep() {
                     self.pair.kernel().wait_readable(1);
                     drop(asleep);
@@ -274,7 +274,8 @@ impl Side {
                     Err(Errno::AGAIN)
                 }
                 1..8 => self.pair.recv(into, RecvMode::NOW),
-                // A reader that does not use the library, on a socket that is asleep for it.
+                // A read without the library, while the library counts this thread as asleep on the
+                // socket.
                 8 if self.seed.is_multiple_of(3) => match self.pair.before_sleep() {
                     Some(asleep) => {
                         drop(asleep);
@@ -368,7 +369,7 @@ impl Plan {
             let socket = socket.try_clone().expect("a descriptor");
             match Pair::promote(Socket(socket), region, end, side, self.pacing) {
                 Ok(pair) => break Arc::new(pair),
-                // The other end sends already, and the kernel's numbers move.
+                // The other end already sends, so the kernel's numbers change.
                 Err(error) => assert_eq!(error, Errno::AGAIN, "promote"),
             }
         };
@@ -471,7 +472,7 @@ pub(crate) fn round_in_processes(seed: u64, bytes: u64, arguments: &[&str]) -> O
             let (mut random, mut stops) = (Random::new(seed, 2), 0);
             while !over.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_micros(random.next(4000)));
-                // Gone: the round is over.
+                // The process has exited, so the round is over.
                 if kill_process(pid, Signal::STOP).is_err() {
                     break;
                 }

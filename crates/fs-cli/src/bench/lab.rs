@@ -1,4 +1,4 @@
-//! Processes of a measurement, and the daemon that gives them rings.
+//! The processes of a measurement, and a daemon of their own.
 
 use anyhow::{Context, bail};
 use fs_pairs::CONTROL_VARIABLE;
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A folder with a daemon. Dropping it ends the daemon.
+/// A directory with a daemon. Dropping it ends the daemon.
 pub(super) struct Lab {
     pub(super) folder: PathBuf,
     library: PathBuf,
@@ -61,7 +61,7 @@ fn end(child: &mut Child) {
     let _dead = child.kill().and_then(|()| child.wait());
 }
 
-/// This program with a subcommand.
+/// Returns a command that runs this program with a subcommand.
 pub(super) fn own(args: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
     command.args(args).env_remove("LD_PRELOAD");

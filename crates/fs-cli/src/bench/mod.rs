@@ -1,7 +1,7 @@
-//! `fastsock bench`: what this machine gains, with the kernel beside it, in a minute.
+//! `fastsock bench`: measures what this machine gains, compared with the kernel, in a minute.
 //!
-//! Each round measures a case on the kernel, then with rings, by a daemon of its own. A pair of this program's processes exchanges eight
-//! bytes; redis is measured too if it is installed.
+//! Each round measures a case on the kernel and then with rings, with its own daemon. Two processes
+//! of this program exchange eight bytes. redis is measured too if it is installed.
 
 mod lab;
 mod pair;
@@ -52,7 +52,7 @@ impl Case {
     }
 }
 
-/// The rates of a case: of each round the kernel's, and with rings.
+/// The rates of a case: for each round the kernel's and that with rings.
 #[derive(Debug)]
 struct Measured {
     case: Case,
@@ -103,7 +103,7 @@ impl Machine {
     }
 }
 
-/// The smallest and the largest.
+/// Returns the smallest and the largest value.
 fn spread(values: impl Iterator<Item = f64>) -> [f64; 2] {
     values.fold([f64::INFINITY, 0.0], |[low, high], value| [value.min(low), value.max(high)])
 }

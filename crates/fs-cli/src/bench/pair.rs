@@ -8,7 +8,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Time before counting: connections get their rings.
+/// Time before counting starts, in which connections get their rings.
 const BEFORE: Duration = Duration::from_millis(500);
 
 /// Options of `fastsock bench-pair`, which only [`measure`] uses.
@@ -38,7 +38,8 @@ pub(super) fn measure(lab: &Lab, connections: u32, seconds: u8, ring: bool) -> a
     rate.parse().with_context(|| format!("the client of the pair failed: {rate}"))
 }
 
-/// One connection is served by blocking calls, as simple programs do. Several are served by epoll.
+/// Runs the server or the client. One connection is served by blocking calls, as in simple
+/// programs. Several are served by epoll.
 pub(crate) fn pair(args: PairArgs) -> anyhow::Result<ExitCode> {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     match (args.port, args.connections) {

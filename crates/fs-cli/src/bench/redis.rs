@@ -24,7 +24,7 @@ pub(super) fn is_installed() -> bool {
 
 /// Returns GETs per second.
 pub(super) fn measure(lab: &Lab, clients: u32, ring: bool) -> anyhow::Result<f64> {
-    // redis has no way to take any free port and name it.
+    // redis cannot bind a free port and print its number.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
     let mut command = Command::new("redis-server");
     command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);

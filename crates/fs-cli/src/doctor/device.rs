@@ -52,7 +52,7 @@ fn interface(device: &NetDevice) -> Finding {
     Finding::good("device", format!("{name} ({driver}) is up"))
 }
 
-/// Where the device runs an XDP program now.
+/// Reports whether and how the device runs an XDP program now.
 fn program(device: &NetDevice) -> Option<Finding> {
     let (name, is_veth) = (&device.name, device.driver == "veth");
     Some(match device.xdp_mode()? {
@@ -68,7 +68,8 @@ fn program(device: &NetDevice) -> Option<Finding> {
     })
 }
 
-/// Native XDP without multi-buffer carries one page less head room (measured on veth).
+/// Maximum MTU of native XDP without multi-buffer support: one page less headroom (measured on
+/// veth).
 const NATIVE_MTU: u32 = 3506;
 
 fn mtu(device: &NetDevice) -> Finding {
@@ -104,8 +105,7 @@ fn queues(device: &NetDevice) -> Vec<Finding> {
     vec![queues, steering]
 }
 
-/// Offloads that are missing, and how much speed that costs where packets are copied (decision
-/// 0029).
+/// Reports missing offloads, and the speed that they cost where packets are copied (decision 0029).
 fn bulk(device: &NetDevice) -> Vec<Finding> {
     let name = &device.name;
     let is_veth = device.driver == "veth";
@@ -156,7 +156,7 @@ fn default_device() -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A device that the kernel knows nothing of has no TSO; only veth has another end.
+    /// An unknown device has no TSO, and only veth has a peer device.
     #[test]
     fn reports_what_slows_bulk_down() {
         let device = |driver: &str| NetDevice {

@@ -8,7 +8,7 @@ pub(super) enum Grade {
     Good,
     /// Works, but slower or with a restriction.
     Note,
-    /// The wire will not work.
+    /// AF_XDP will not work.
     Bad,
 }
 

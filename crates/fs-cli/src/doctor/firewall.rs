@@ -1,5 +1,5 @@
-//! Firewall rules of the kernel. They hold for connections with a ring, which the kernel makes. They do not see packets of programs
-//! that use a device by AF_XDP.
+//! Firewall rules of the kernel. They apply to connections with a ring, because the kernel makes
+//! these connections. They do not see packets of programs that use a device through AF_XDP.
 
 use super::finding::Finding;
 use std::process::Command;
@@ -36,8 +36,8 @@ fn ask(tool: &'static str, args: &[&str], count: fn(&str) -> usize) -> Option<(&
     output.status.success().then(|| (tool, count(&String::from_utf8_lossy(&output.stdout))))
 }
 
-/// Counts rules of chains for the host's own packets, and policies that drop. Ignores chains that
-/// they jump to.
+/// Counts the rules of chains for the host's own packets, and policies that drop. Chains to which
+/// they jump are ignored.
 fn nft(ruleset: &str) -> usize {
     const HOOKS: [&str; 6] = ["input", "output", "prerouting", "postrouting", "ingress", "egress"];
     let mut inside = false;

@@ -1,4 +1,4 @@
-//! `fastsock doctor`: checks what this machine supports, and says what to do about the rest.
+//! `fastsock doctor`: checks what this machine supports, and prints remedies for the rest.
 
 mod device;
 mod finding;
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     control: ControlArgs,
 }
 
-/// Fails if something prevents programs from using a device by AF_XDP. Connections with a ring need none of it.
+/// Fails if programs cannot use a device through AF_XDP. Connections with a ring need none of this.
 pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let mut findings = host::look();
     findings.extend(device::look(args.device.as_deref()));
@@ -56,7 +56,7 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// `device_works` is what the exit status says.
+/// `device_works` has the same meaning as the exit status.
 fn json(findings: &[Finding], worst: Grade) -> serde_json::Value {
     let object = |finding: &Finding| {
         let Finding { what, grade, says, cure } = finding;

@@ -6,7 +6,7 @@ use crate::services::{self, Host};
 use fs_pairs::Reason;
 use fs_pairs::counters::{Counters, count};
 
-/// Looks at the daemon, and at services that are enabled.
+/// Checks the daemon and the enabled services.
 pub(super) fn look(control: &ControlArgs) -> Vec<Finding> {
     let services = services::without_library(&Host::this());
     daemon(control).into_iter().chain(services.iter().map(without_library)).collect()

@@ -6,10 +6,10 @@ use crate::run::SYSTEM_CONFIG;
 use fs_daemon::{Config, shared};
 use std::path::Path;
 
-/// tcx, and AF_XDP sockets that receive super-segments in several chunks.
+/// The kernel with tcx, and with AF_XDP sockets that receive super-segments in several chunks.
 const SHARES: (u32, u32) = (6, 6);
 
-/// Without `named`, looks at the system's configuration if there is one.
+/// Checks the configuration `named`, or the system's if it exists.
 pub(super) fn look(named: Option<&Path>) -> Vec<Finding> {
     let Some(path) = named.or_else(|| Some(Path::new(SYSTEM_CONFIG)).filter(|path| path.exists())) else {
         return Vec::new();
@@ -32,7 +32,7 @@ fn device(name: &str) -> Finding {
     }
 }
 
-/// What every shared device needs.
+/// Checks what every shared device needs.
 fn system() -> Vec<Finding> {
     let mut findings = Vec::new();
     if host::running().is_some_and(|version| version < SHARES) {

@@ -1,14 +1,15 @@
-//! PostgreSQL on Debian: `pg_ctlcluster` starts the server with the variables of the cluster's file `environment` alone.
+//! PostgreSQL on Debian: `pg_ctlcluster` starts the server with only the variables of the cluster's
+//! file `environment`.
 
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 
-/// The clusters' configuration.
+/// The directory of the clusters' configuration.
 pub(super) const FOLDER: &str = "/etc/postgresql";
-/// Ends a line that `enable` has written.
+/// The end of a line that `enable` has written.
 const MARK: &str = "# fastsock enable";
 
-/// A version and a name.
+/// A cluster: a PostgreSQL version and a name.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cluster {
     version: String,
@@ -16,7 +17,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// `postgresql@15-main.service`
+    /// Parses a unit's name: `postgresql@15-main.service`.
     pub(super) fn of_unit(id: &str) -> Option<Self> {
         let instance = id.strip_prefix("postgresql@")?.strip_suffix(".service")?;
         let (version, name) = instance.split_once('-')?;

@@ -7,10 +7,11 @@ use fs_pairs::SYSTEM_CONTROL;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Begins a drop-in that `enable` has written.
+/// The first line of a drop-in that `enable` has written.
 const MARK: &str = "# Written by `fastsock enable`.";
 
-/// System calls of the library that a program may not make itself: for the connection to the daemon, the memory of rings, and waits.
+/// System calls that the library makes in addition to the program's: for the connection to the
+/// daemon, the memory of rings, and waits.
 const CALLS: [&str; 13] = [
     "connect",
     "fcntl",
@@ -27,7 +28,7 @@ const CALLS: [&str; 13] = [
     "socket",
 ];
 
-/// Returns true if `enable` has written this.
+/// Returns true if `enable` has written this drop-in.
 pub(super) fn is_ours(content: &str) -> bool {
     content.starts_with(MARK)
 }
@@ -35,12 +36,12 @@ pub(super) fn is_ours(content: &str) -> bool {
 /// Returns the drop-in of a unit. `read` returns a file of EnvironmentFile=.
 ///
 /// # Errors
-/// The library would be of no use there, or could not be loaded.
+/// The library would have no effect there, or could not be loaded.
 pub(super) fn content(unit: &Unit, library: &Path, read: &dyn Fn(&Path) -> Option<String>) -> anyhow::Result<String> {
     let id = unit.id();
     must_gain(unit)?;
     for file in unit.environment_files() {
-        // Files are stronger than Environment=.
+        // EnvironmentFile= overrides Environment=.
         if read(&file).is_some_and(|text| text.lines().any(|line| line.trim_start().starts_with("LD_PRELOAD="))) {
             bail!("{} sets LD_PRELOAD for {id}: add {} there", file.display(), library.display());
         }
@@ -89,7 +90,7 @@ fn must_gain(unit: &Unit) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The library before what the unit preloads already.
+/// Returns the value of LD_PRELOAD: the library before the unit's own.
 fn preload(unit: &Unit, library: &Path) -> String {
     let environment = unit.environment();
     let before = environment.iter().rev().find(|(name, _)| name == "LD_PRELOAD").map_or("", |(_, value)| value);
@@ -97,7 +98,7 @@ fn preload(unit: &Unit, library: &Path) -> String {
     std::iter::once(library.display().to_string()).chain(others.map(str::to_owned)).collect::<Vec<_>>().join(":")
 }
 
-/// Escapes what systemd would replace.
+/// Escapes characters that systemd would expand.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$")
 }

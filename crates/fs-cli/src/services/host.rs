@@ -1,4 +1,4 @@
-//! The host: its systemd, and its folders, which tests replace.
+//! The host: its systemd and its directories, which tests replace.
 
 use super::unit::Unit;
 use super::{SettingsFile, cluster};
@@ -6,12 +6,12 @@ use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The unit of Debian's that stands for all PostgreSQL clusters and has no process.
+/// Debian's unit that stands for all PostgreSQL clusters and has no process.
 const ALL_CLUSTERS: &str = "postgresql.service";
 /// A drop-in's file name.
 const DROP_IN: &str = "50-fastsock.conf";
 
-/// A root folder and a systemctl.
+/// A root directory and a systemctl.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(super) root: PathBuf,
@@ -54,7 +54,7 @@ impl Host {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Asks systemd for a unit.
+    /// Reads a unit's properties from systemd.
     pub(super) fn show(&self, name: &str) -> anyhow::Result<Unit> {
         let properties = format!("--property={}", Unit::PROPERTIES.join(","));
         let unit = Unit::parse(&self.systemctl(&["show", &properties, "--", name])?);
@@ -79,7 +79,7 @@ impl Host {
         }
     }
 
-    /// Returns where a unit is told to load the library.
+    /// Returns the file that makes a unit load the library.
     pub(super) fn settings_file(&self, id: &str) -> anyhow::Result<SettingsFile> {
         match cluster::Cluster::of_unit(id) {
             Some(cluster) if cluster.file(&self.path(cluster::FOLDER)).is_file() => {

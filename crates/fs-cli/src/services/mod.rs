@@ -1,7 +1,7 @@
 //! `fastsock enable`, `disable` and `status`: services of systemd that load the library.
 //!
-//! A drop-in sets LD_PRELOAD for the unit and changes no command, so the service starts whether or not a daemon runs, and also after the
-//! package is gone.
+//! A drop-in sets LD_PRELOAD for the unit and changes no command, so the service starts without a
+//! daemon, and also after the package was removed.
 
 mod cluster;
 mod drop_in;
@@ -24,7 +24,7 @@ pub(crate) use processes::{Process, all as all_processes, service_of};
 pub(crate) use reach::Reach;
 use unit::Unit;
 
-/// Looks at a service's processes after a restart, and the time between two.
+/// Number of checks of a service's processes after a restart, and the time between two.
 const LOADS: u32 = 30;
 const LOADING: Duration = Duration::from_millis(100);
 
@@ -131,7 +131,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The service is enabled and runs, and none of its processes has the library.
+    /// Returns true if the service is enabled and runs, and none of its processes has the library.
     pub(crate) fn lacks_library(&self) -> bool {
         self.is_enabled && self.processes > 0 && self.with_library == 0
     }
@@ -173,7 +173,7 @@ impl std::fmt::Display for State {
     }
 }
 
-/// Returns the enabled services that run without the library. None where no systemd runs.
+/// Returns the enabled services that run without the library. Empty without systemd.
 pub(crate) fn without_library(host: &Host) -> Vec<State> {
     let states = host.enabled().into_iter().filter_map(|unit| host.state(&unit).ok());
     states.filter(State::lacks_library).collect()
@@ -182,14 +182,14 @@ pub(crate) fn without_library(host: &Host) -> Vec<State> {
 /// The result of [`Host::enable`].
 #[derive(Debug)]
 struct Enabled {
-    /// The changes, and the steps that are left to the operator.
+    /// The changes, and the steps that the operator still has to take.
     said: String,
     /// False if no connection of the service can get a ring.
     works: bool,
 }
 
 impl Host {
-    /// Like [`Host::enable_new`]. The unit's needs are those without an earlier drop-in.
+    /// Like [`Host::enable_new`], with the unit's properties without an earlier drop-in.
     fn enable(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<Enabled> {
         let settings = self.settings_file(unit.id())?;
         match (&settings, settings.read()?) {
@@ -252,14 +252,14 @@ impl Host {
         })
     }
 
-    /// Takes back what [`Host::enable`] has written.
+    /// Removes what [`Host::enable`] has written.
     fn disable(&self, id: &str, now: bool) -> anyhow::Result<String> {
         let service = id.trim_end_matches(".service");
         let settings = self.settings_file(id)?;
         match (&settings, settings.read()?) {
             (SettingsFile::DropIn(path), Some(content)) if drop_in::is_ours(&content) => {
                 std::fs::remove_file(path).with_context(|| path.display().to_string())?;
-                // Others' drop-ins may be in it.
+                // The directory may have other drop-ins.
                 let _kept = path.parent().map(std::fs::remove_dir);
             }
             (SettingsFile::DropIn(path), Some(_)) => {
@@ -295,8 +295,8 @@ impl Host {
         })
     }
 
-    /// Returns why no connection of a unit can get a ring. `None`: at least one of its processes
-    /// reaches a daemon, or has to be waited for.
+    /// Returns the reason why no connection of a unit can get a ring. `None` if at least one of its
+    /// processes reaches a daemon or has not been checked yet.
     fn obstacle(&self, id: &str) -> anyhow::Result<Option<String>> {
         let processes = self.processes_of(self.show(id)?.control_group());
         let reaches = processes
@@ -356,7 +356,7 @@ impl SettingsFile {
         }
     }
 
-    /// Writes the file in place: a cluster's belongs to its user.
+    /// Writes the file in place, because a cluster's file belongs to the cluster's user.
     fn write(&self, content: &str) -> anyhow::Result<()> {
         let path = self.path();
         let written =

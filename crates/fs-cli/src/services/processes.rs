@@ -1,23 +1,23 @@
-//! Processes as /proc shows them: which have the library, and which service they belong to.
+//! Processes in /proc: whether they have the library, and their service.
 
 use super::Host;
 use std::path::Path;
 
-/// The library's file name, as a line of /proc/PID/maps has it.
+/// The library's file name, as in a line of /proc/PID/maps.
 const LIBRARY: &str = "/libfastsock.so";
 
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// The name that it gives itself.
+    /// The name that the process has chosen.
     pub(crate) name: String,
-    /// True if the process has loaded the library. False also if this user may not see that.
+    /// True if the process has loaded the library. False if this user may not read its maps.
     pub(crate) has_library: bool,
 }
 
 impl Process {
-    /// Returns a process. `None`: it has ended, or is hidden.
+    /// Returns a process, or `None` if it has ended or is hidden.
     pub(crate) fn read(proc: &Path, pid: u32) -> Option<Self> {
         let folder = proc.join(pid.to_string());
         let name = std::fs::read_to_string(folder.join("comm")).ok()?.trim_end().to_owned();
@@ -33,7 +33,7 @@ pub(crate) fn all(proc: &Path) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns a process's service, by its cgroup: the last part of the path that is one.
+/// Returns a process's service: the last part of its cgroup's path that names one.
 pub(crate) fn service_of(proc: &Path, pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(proc.join(pid.to_string()).join("cgroup")).ok()?;
     let mut services = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/'));
@@ -41,7 +41,8 @@ pub(crate) fn service_of(proc: &Path, pid: u32) -> Option<String> {
 }
 
 impl Host {
-    /// Returns the processes of a cgroup and of those below it. Zombies and kernel threads have no maps, and are not among them.
+    /// Returns the processes of a cgroup and of its descendants, except zombies and kernel threads,
+    /// which have no maps.
     pub(super) fn processes_of(&self, cgroup: &str) -> Vec<Process> {
         if cgroup.is_empty() || cgroup == "/" {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Whether the library in a process can reach the daemon.
+//! Checks whether the library in a process can reach the daemon.
 
 use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL, Service};
 use std::os::fd::AsRawFd;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 /// The control socket that a process's library uses, as the process sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// Path of the socket in the process's root folder.
+    /// Path of the socket in the process's root directory.
     pub(crate) control: PathBuf,
-    /// The process's root folder. `/` also for a mount namespace of its own.
+    /// The process's root directory. `/` also for a process with its own mount namespace.
     pub(crate) root: PathBuf,
     /// The process finds the socket.
     pub(crate) is_seen: bool,
@@ -18,7 +18,8 @@ pub(crate) struct Reach {
     pub(crate) is_served: bool,
 }
 
-/// Whether a daemon accepts connections at a socket, however long its path is: an address has room for 107 bytes (unix(7)).
+/// Returns true if a daemon accepts connections at a socket. Its path may be longer than the 107
+/// bytes of an address (unix(7)).
 fn answers(socket: &Path) -> bool {
     let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else { return false };
     std::fs::File::open(folder).is_ok_and(|folder| {
@@ -27,8 +28,8 @@ fn answers(socket: &Path) -> bool {
 }
 
 impl Reach {
-    /// Reads the environment that the process was started with, and connects to the socket through
-    /// the process's root folder.
+    /// Reads the process's initial environment, and connects to the socket through the process's
+    /// root directory.
     pub(crate) fn of(proc: &Path, pid: u32) -> Self {
         let process = proc.join(pid.to_string());
         let control = control_of(&process);
@@ -37,7 +38,8 @@ impl Reach {
         Self { is_seen: seen.exists(), is_served: answers(&seen), control, root }
     }
 
-    /// Returns why no connection of the process can get a ring. `None`: it reaches a daemon.
+    /// Returns the reason why no connection of the process can get a ring, or `None` if it reaches
+    /// a daemon.
     pub(crate) fn obstacle(&self) -> Option<String> {
         let control = self.control.display();
         if self.is_served {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 const LIBRARY: &str = "/usr/lib/fastsock/libfastsock.so";
 
-/// A root folder with a `systemctl` that shows the units in `units`, and notes its other calls in `calls`. A restart fails for a unit in
-/// `broken`.
+/// A root directory with a `systemctl` that shows the units in `units` and records its other calls
+/// in `calls`. A restart fails for a unit in `broken`.
 struct Root {
     host: Host,
 }
@@ -79,7 +79,7 @@ impl Drop for Root {
     }
 }
 
-/// The line that gives a unit the library.
+/// Returns the line that makes a unit load the library.
 fn line() -> String {
     format!("Environment=\"LD_PRELOAD={LIBRARY}\"\n")
 }
@@ -126,7 +126,7 @@ fn units_get_what_they_need() {
         let (mark, rest) = drop_in.split_once('\n').unwrap();
         assert_eq!(rest, expected, "{name}");
         assert!(mark.contains(&format!("fastsock disable {name}.service")), "{mark}");
-        // Enabled twice is enabled once.
+        // Enabling twice is the same as once.
         root.enable(name, false).unwrap();
         assert_eq!(root.drop_in(&format!("{name}.service")).unwrap(), drop_in, "{name}");
     }
@@ -143,7 +143,7 @@ fn units_that_gain_nothing_are_refused() {
     std::fs::create_dir_all(root.path("etc/default")).unwrap();
     std::fs::write(root.path("etc/default/f"), "LD_PRELOAD=/x.so\n").unwrap();
     let own = std::env::temp_dir().join(format!("fastsock-services-static-{}", std::process::id()));
-    // A program for 32 bits.
+    // A 32-bit program.
     std::fs::write(&own, [&b"\x7fELF\x01\x01\x01"[..], &[0; 64]].concat()).unwrap();
     let go = format!("ExecStart={{ path={0} ; argv[]={0} ; pid=0 }}", own.display());
     for (properties, expected) in [
@@ -165,7 +165,7 @@ fn units_that_gain_nothing_are_refused() {
     assert_eq!(root.calls(), "");
 }
 
-/// A service that does not start with the library, or starts without it, is as it was before.
+/// If a service does not start with the library, or starts without it, the change is undone.
 #[test]
 fn change_is_taken_back_if_the_service_fails() {
     let root = Root::new("back");
@@ -189,7 +189,7 @@ fn change_is_taken_back_if_the_service_fails() {
     assert!(said.contains("its processes have the library"), "{said}");
 }
 
-/// A process that has the library and does not reach the daemon carries nothing.
+/// A process that has the library but does not reach the daemon gets no rings.
 #[test]
 fn service_that_does_not_reach_the_daemon_is_named() {
     let root = Root::new("reach");
@@ -204,7 +204,7 @@ fn service_that_does_not_reach_the_daemon_is_named() {
     let daemon = fs_pairs::Service::bind(&control).unwrap();
     let done = root.enabled("some", true).unwrap().remove(0);
     assert!(done.works && done.said.ends_with("and its processes have the library"), "{done:?}");
-    // A root folder in which the socket is not.
+    // A root directory without the socket.
     let link = root.path("proc/40/root");
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(root.path("units"), &link).unwrap();
@@ -216,7 +216,7 @@ fn service_that_does_not_reach_the_daemon_is_named() {
     said("no daemon answers at ");
 }
 
-/// A later drop-in, or a wrong one, has the last word, and systemd says so.
+/// If a later or invalid drop-in overrides the library, `systemctl show` reports it.
 #[test]
 fn systemd_has_the_last_word() {
     let root = Root::new("last");

@@ -1,4 +1,4 @@
-//! A unit, as `systemctl show` tells it.
+//! A unit's properties, from `systemctl show`.
 
 use anyhow::bail;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Unit(Vec<(String, String)>);
 
 impl Unit {
-    /// Properties that `systemctl show` is asked for.
+    /// The properties to read with `systemctl show`.
     pub(super) const PROPERTIES: [&str; 18] = [
         "Id",
         "LoadState",
@@ -92,8 +92,8 @@ impl Unit {
         words(self.get(name)).into_iter().map(plain).collect()
     }
 
-    /// Returns those of `wanted` that a list of what is allowed lacks, or that one of what is forbidden (`~`) has. An empty list allows
-    /// all.
+    /// Returns the elements of `wanted` that an allow list lacks, or that a deny list (`~`) has. An
+    /// empty list allows all.
     pub(super) fn forbidden<'a>(&self, name: &str, wanted: &[&'a str]) -> Vec<&'a str> {
         let value = self.get(name);
         let (is_denied, list) = value.strip_prefix('~').map_or((false, value), |rest| (true, rest));
@@ -105,7 +105,8 @@ impl Unit {
         wanted.iter().filter(|one| list.contains(one) == is_denied).copied().collect()
     }
 
-    /// Fails if systemd does not give the unit the library: another drop-in comes later.
+    /// Fails if systemd does not make the unit load the library, because a later drop-in overrides
+    /// it.
     pub(super) fn must_preload(&self, library: &Path) -> anyhow::Result<()> {
         let environment = self.environment();
         let value = environment.iter().rev().find(|(name, _)| name == "LD_PRELOAD").map_or("", |(_, value)| value);
@@ -116,7 +117,8 @@ impl Unit {
     }
 }
 
-/// Splits what systemd prints of a list: words in double quotes may have spaces, and a backslash is an escape in them.
+/// Splits a list as systemd prints it: words in double quotes may have spaces, and a backslash in
+/// them is an escape.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted, mut escaped) = (Vec::new(), String::new(), false, false);
     for c in text.chars() {

@@ -8,24 +8,24 @@ use fs_pairs::listing::{Row, list};
 use fs_pairs::{Reason, SYSTEM_CONTROL};
 use std::path::{Path, PathBuf};
 
-/// See the fields.
+/// What is known about a service's connections.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// The processes that listen at the port, or the process that was named.
+    /// The processes that listen at the port, or the given process.
     pub(super) processes: Vec<Process>,
-    /// This user may see what they have loaded.
+    /// True if this user may read their maps.
     pub(super) is_readable: bool,
-    /// Why the program cannot load the library.
+    /// The reason why the program cannot load the library.
     pub(super) obstacle: Option<(PathBuf, Obstacle)>,
     /// Name of the processes' service; true if it is enabled.
     pub(super) service: Option<(String, bool)>,
     /// The daemon's control socket.
     pub(super) daemon: PathBuf,
-    /// A daemon answers.
+    /// True if a daemon answers.
     pub(super) has_daemon: bool,
     /// The control socket that the processes use, if it is not the daemon's.
     pub(super) other_daemon: Option<PathBuf>,
-    /// Why the library does not reach the daemon.
+    /// The reason why the library does not reach the daemon.
     pub(super) unreachable: Option<String>,
     /// Established connections.
     pub(super) open: usize,
@@ -42,7 +42,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Returns `None` if no process is seen to listen at the port.
+    /// Returns `None` if no visible process listens at the port.
     pub(super) fn of_port(proc: &Path, port: u16, control: &ControlArgs) -> Option<Self> {
         let sockets = table::entries(&proc.join("self"));
         let listeners: Vec<u64> = sockets
@@ -104,7 +104,7 @@ impl Facts {
         facts
     }
 
-    /// Asks the daemon.
+    /// Reads the daemon's list of connections.
     fn ask(&mut self, control: &ControlArgs, concerns: &dyn Fn(&Row) -> bool) {
         let running = control.running();
         self.daemon = running.clone().or_else(|| control.path().ok()).unwrap_or_else(|| SYSTEM_CONTROL.into());
@@ -151,8 +151,7 @@ fn sockets_of(process: &Path) -> Vec<u64> {
     files.filter_map(inode).collect()
 }
 
-/// Returns true if a process is a daemon. It has duplicates of sockets whose other ends it looks
-/// for.
+/// Returns true if a process is a daemon, which has duplicates of offered sockets.
 fn is_daemon(process: &Path) -> bool {
     let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0);

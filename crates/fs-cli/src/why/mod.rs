@@ -1,4 +1,4 @@
-//! `fastsock why`: one sentence that tells why a service's connections are, or are not, accelerated.
+//! `fastsock why`: prints in one sentence why a service's connections are, or are not, accelerated.
 
 mod facts;
 mod table;
@@ -140,7 +140,7 @@ fn connections(count: usize) -> String {
     format!("{count} connection{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the cause or the cure of a refusal.
+/// Returns the cause or the remedy of a refusal.
 fn cause(reason: Reason) -> &'static str {
     match reason {
         Reason::NoPeer => {

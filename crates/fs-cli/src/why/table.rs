@@ -25,7 +25,7 @@ impl Entry {
         self.state == ESTABLISHED
     }
 
-    /// Returns true if the other is the connection's other end.
+    /// Returns true if `other` is the peer of this socket.
     pub(super) fn mirrors(&self, other: &Entry) -> bool {
         self.local == other.peer && self.peer == other.local && self.inode != other.inode
     }

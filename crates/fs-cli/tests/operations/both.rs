@@ -1,4 +1,5 @@
-//! Methods that the sockets of a core and those of any thread have: `sockets` is one of both.
+//! Methods that sockets of a core and sockets of any thread have in common. `sockets` is one of the
+//! two modules.
 
 use super::super::{Calls, done, retried};
 use super::sockets::{TcpListener, TcpStream, UdpSocket};
@@ -9,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, ReadBuf};
 
-/// Up to where both directions are open.
+/// Calls methods of a stream while both directions are open.
 pub(crate) async fn stream(calls: Calls<'_>) -> TcpStream {
     let nobody = SocketAddr::new(calls.peer.ip(), 9);
     calls.row("connect to nobody", done(&TcpStream::connect(nobody).await));
@@ -61,7 +62,7 @@ pub(crate) async fn stream(calls: Calls<'_>) -> TcpStream {
     stream
 }
 
-/// The end of both directions.
+/// Ends both directions.
 pub(crate) async fn end(stream: TcpStream, calls: Calls<'_>) {
     let (mut reader, mut writer) = stream.into_split();
     calls.row("into_split", reader.peer_addr().and_then(|a| writer.peer_addr().map(|b| a == b)));
@@ -77,7 +78,7 @@ pub(crate) async fn end(stream: TcpStream, calls: Calls<'_>) {
     calls.row("shutdown again", again);
 }
 
-/// A listener at the address where peers knock.
+/// Returns a listener at the address to which peers connect.
 pub(crate) async fn listener(calls: Calls<'_>) -> TcpListener {
     let at = calls.knocked;
     let listener = TcpListener::bind(at).await;
@@ -94,7 +95,7 @@ pub(crate) async fn listener(calls: Calls<'_>) -> TcpListener {
     listener
 }
 
-/// Every method of a UDP socket.
+/// Calls every method of a UDP socket.
 pub(crate) async fn datagrams(calls: Calls<'_>) -> UdpSocket {
     let to = calls.peer;
     let socket = UdpSocket::bind("0.0.0.0:0").await;
@@ -155,7 +156,7 @@ pub(crate) async fn datagrams(calls: Calls<'_>) -> UdpSocket {
     let v6 = UdpSocket::bind("[::]:0").await.unwrap();
     calls.row("tclass_v6", v6.set_tclass_v6(0x20).and_then(|()| v6.tclass_v6()));
     let groups = || {
-        // The first device is lo.
+        // Device 1 is lo.
         let (group, lo) = ("ff02::99".parse().unwrap(), 1);
         v6.set_multicast_loop_v6(true)?;
         v6.join_multicast_v6(&group, lo)?;

@@ -1,4 +1,4 @@
-//! Methods that only the sockets of a core have.
+//! Methods that only sockets of a core have.
 
 use super::super::{Calls, done, retried};
 use super::sockets::{TcpListener, TcpSocket, TcpStream, UdpSocket};
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// On a stream whose peer echoes.
+/// Calls methods of a stream whose peer echoes.
 pub(crate) async fn stream(stream: &mut TcpStream, calls: Calls<'_>) {
     let mut buf = [0; 16];
     calls.row("try_write_more", stream.try_write_more(b"abc"));
@@ -50,7 +50,7 @@ pub(crate) async fn stream(stream: &mut TcpStream, calls: Calls<'_>) {
     calls.row("info", stream.info().map(|info| (info.state, info.snd_mss > 0, info.snd_cwnd > 0)));
 }
 
-/// Further streams, each to its end.
+/// Calls methods that end a stream.
 pub(crate) async fn ends(calls: Calls<'_>) {
     let connect = async || {
         let mut stream = TcpStream::connect(calls.peer).await.unwrap();
@@ -147,7 +147,7 @@ fn options(socket: &TcpSocket, calls: Calls<'_>) {
     calls.row("take_error", socket.take_error().map(|error| error.is_some()));
 }
 
-/// On a connected socket whose peer echoes.
+/// Calls methods of a connected UDP socket whose peer echoes.
 pub(crate) async fn datagrams(socket: UdpSocket, calls: Calls<'_>) {
     let to = Some(calls.peer);
     let mut buf = [0; 64];

@@ -1,5 +1,4 @@
-//! Calls of every method of the sockets, with what each returned. Each works with a peer that
-//! [`serve`]s.
+//! Calls every method of the sockets and records the results. The peer runs [`serve`].
 
 #[path = ""]
 pub(crate) mod of_core {
@@ -60,12 +59,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// Type, operation, result.
 pub(crate) type Row = (String, String, String);
 
-/// Where operations meet a peer, and what they returned.
+/// The peer's addresses, and the results of the operations.
 #[derive(Clone, Copy)]
 pub(crate) struct Calls<'a> {
     /// A peer that serves streams and datagrams.
     pub(crate) peer: SocketAddr,
-    /// Own address, at which peers knock.
+    /// Our own address, to which peers connect.
     pub(crate) knocked: SocketAddr,
     pub(crate) device: &'a str,
     rows: &'a RefCell<Vec<Row>>,
@@ -90,7 +89,7 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// What matters is whether it worked.
+/// Drops the value, because only success or failure is compared.
 fn done<T>(answer: &io::Result<T>) -> io::Result<()> {
     answer.as_ref().map(drop).map_err(|error| match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),
@@ -110,7 +109,7 @@ async fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Calls everything, on a core of a runtime.
+/// Calls every method, on a core of a runtime.
 pub(crate) async fn all(peer: SocketAddr, knocked: SocketAddr, device: &str) -> Vec<Row> {
     let rows = RefCell::default();
     let calls = Calls { peer, knocked, device, rows: &rows, of: "" };
@@ -124,12 +123,12 @@ pub(crate) async fn all(peer: SocketAddr, knocked: SocketAddr, device: &str) -> 
     rows.into_inner()
 }
 
-/// The peer: says "hello" to each connection and echoes, echoes datagrams, and connects to `knocked`
-/// again and again.
+/// The peer: says "hello" to each connection and echoes, echoes datagrams, and connects to
+/// `knocked` repeatedly.
 pub(crate) async fn serve(listener: TcpListener, socket: UdpSocket, knocked: SocketAddr) {
     tokio::task::spawn_local(async move {
         loop {
-            // Nobody listens yet, or any more.
+            // No listener exists yet or any more.
             let _stream = TcpStream::connect(knocked).await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -143,7 +142,7 @@ pub(crate) async fn serve(listener: TcpListener, socket: UdpSocket, knocked: Soc
     while let Ok((mut stream, _)) = listener.accept().await {
         tokio::task::spawn_local(async move {
             let mut buf = [0; 64];
-            // Clients may be gone at any time.
+            // A client may disconnect at any time.
             let mut said = stream.write_all(b"hello").await;
             while let (Ok(()), Ok(n @ 1..)) = (said, stream.read(&mut buf).await) {
                 said = stream.write_all(&buf[..n]).await;

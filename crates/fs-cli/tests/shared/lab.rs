@@ -1,4 +1,4 @@
-//! A host whose device programs share, a peer on the wire, and programs as processes of other users.
+//! A host whose device is shared, a peer on the wire, and programs of other users.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests of fs-xdp, which use the rest")]
@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The first of the host's devices; further ones count up.
+/// The host's first device. The names of others have higher numbers.
 pub(crate) const DEVICE: &str = "fsd0";
-/// The role of a process that is this test binary again.
+/// The variable with the role of a process that runs this test binary.
 pub(crate) const ROLE: &str = "FS_TEST_ROLE";
 
 /// The host's addresses, and the peer's.
@@ -26,7 +26,7 @@ pub(crate) fn peers(v6: bool) -> IpAddr {
     address(0, v6, 2)
 }
 
-/// On the wire of a device by its number.
+/// Returns an address on the network of the device with this number.
 fn address(device: u16, v6: bool, host: u16) -> IpAddr {
     match v6 {
         false => IpAddr::from([10, 91 + device as u8, 0, host as u8]),
@@ -55,12 +55,12 @@ impl Running {
         running
     }
 
-    /// What it has said after "ready".
+    /// Returns the last line that the process has printed.
     pub(crate) fn last(&self) -> String {
         self.said.clone()
     }
 
-    /// Without waiting until it is ready.
+    /// Starts a process without waiting until it is ready.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -71,7 +71,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until it is ready (true), or has ended (false).
+    /// Waits until the process is ready or has ended. Returns true if it is ready.
     pub(crate) fn is_ready(&mut self) -> bool {
         let mut line = String::new();
         while self.output.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
@@ -83,7 +83,7 @@ impl Running {
         false
     }
 
-    /// Waits until the process has ended by itself.
+    /// Waits until the process has exited.
     pub(crate) fn wait_for_end(&mut self) {
         let end = Instant::now() + Duration::from_secs(60);
         while !self.has_ended() {
@@ -96,7 +96,7 @@ impl Running {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// Reads until a line begins so, and returns the rest of it.
+    /// Reads until a line begins with `start`. Returns the rest of the line.
     pub(crate) fn wait_for(&mut self, start: &str) -> String {
         let mut all = String::new();
         loop {
@@ -125,7 +125,7 @@ impl Drop for Running {
 }
 
 impl Lab {
-    /// One device with one queue. `None` without root.
+    /// Creates a lab with one device with one queue. Returns `None` without root.
     pub(crate) fn up(test: &str) -> Option<Self> {
         Self::with(test, 1, 1)
     }
@@ -137,7 +137,7 @@ impl Lab {
         }
         let directory = std::env::temp_dir().join(format!("fs-shared-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        // Other users cannot read the build's folder.
+        // Other users cannot read the build directory.
         std::fs::copy(std::env::current_exe().unwrap(), directory.join("program")).unwrap();
         let lab = Self { host: NetNs::new(), peer: NetNs::new(), directory, devices };
         (0..devices).for_each(|device| lab.plug(device, queues));
@@ -178,7 +178,7 @@ impl Lab {
         self.start(&mut self.up_command())
     }
 
-    /// A daemon that shares all devices.
+    /// Returns the command of a daemon that shares all devices.
     pub(crate) fn up_command(&self) -> Command {
         let mut command = self.fastsock(&["up", "--control", self.control().to_str().unwrap()]);
         for device in 0..self.devices {
@@ -187,7 +187,7 @@ impl Lab {
         command
     }
 
-    /// A daemon that has this configuration, and nothing else.
+    /// Starts a daemon with only this configuration.
     pub(crate) fn daemon_of(&self, config: &str) -> Running {
         let file = self.directory.join("fastsock.toml");
         std::fs::write(&file, config).unwrap();
@@ -254,19 +254,19 @@ impl Lab {
         });
         assert_eq!(pins, 0, "maps are pinned still");
         let attached = self.host.enter(|| Command::new("bpftool").args(["net", "show"]).output());
-        // Without bpftool the counts above have to do.
+        // Without bpftool only the counts above are checked.
         if let Ok(attached) = attached.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) {
             assert!(!attached.contains("share_in") && !attached.contains("share_out"), "{attached}");
         }
     }
 
-    /// Returns how many pairs of devices the host has.
+    /// Returns the number of device pairs of the host.
     pub(crate) fn pairs(&self) -> usize {
         let links = self.host.enter(|| Command::new("ip").args(["-o", "link"]).output().unwrap());
         String::from_utf8(links.stdout).unwrap().matches(": fsk").count()
     }
 
-    /// Waits until the host has so many pairs.
+    /// Waits until the host has this many device pairs.
     pub(crate) fn wait_for_pairs(&self, pairs: usize) {
         let end = Instant::now() + Duration::from_secs(60);
         while self.pairs() != pairs {
@@ -280,7 +280,7 @@ impl Lab {
         self.echoes_at(0, port, bytes);
     }
 
-    /// The same over another device.
+    /// Like `echoes`, over another device.
     pub(crate) fn echoes_at(&self, device: u16, port: u16, bytes: usize) {
         self.peer.enter(|| {
             for v6 in [false, true] {
@@ -315,7 +315,7 @@ pub(crate) fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Bytes that repeat nowhere.
+/// Returns pseudo-random bytes.
 pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     let mut state = bytes as u64 + 1;
     let mut next = || {

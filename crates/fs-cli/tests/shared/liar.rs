@@ -1,4 +1,4 @@
-//! A program that writes its own frames, and speaks to the daemon as it likes.
+//! A program that writes its own frames, and sends arbitrary requests to the daemon.
 
 use crate::lab::{DEVICE, Lab, noise};
 use crate::rings_unsafe::Rings;
@@ -66,12 +66,12 @@ impl Liar {
         Self { control, rings, memory: file.into(), slot, next: 0, segments }
     }
 
-    /// Leases what a socket reserves.
+    /// Requests the lease that a socket proves.
     pub(crate) fn lease(&self, socket: impl Into<OwnedFd>) -> Answer {
         call(&self.control, &Request::Lease, &[&socket.into()]).0
     }
 
-    /// Writes bytes into the next chunk, after some room. Returns where they are.
+    /// Writes bytes into the next chunk, after some space. Returns their position.
     fn place(&mut self, bytes: &[u8]) -> (u64, u32) {
         let chunk = u64::from(MEMORY.chunk_size);
         let at = self.next % u64::from(MEMORY.chunks) * chunk + 256;
@@ -84,13 +84,13 @@ impl Liar {
         self.send_with(bytes, 0);
     }
 
-    /// With options in the descriptor.
+    /// Sends a packet with options in its descriptor.
     pub(crate) fn send_with(&mut self, bytes: &[u8], options: u32) {
         let (at, length) = self.place(bytes);
         self.rings.transmit(&[(at, length, options)]);
     }
 
-    /// One packet in several chunks.
+    /// Sends one packet in several chunks.
     pub(crate) fn send_in_parts(&mut self, parts: &[&[u8]]) {
         let placed: Vec<_> = parts.iter().map(|part| self.place(part)).collect();
         let last = placed.len() - 1;
@@ -106,7 +106,8 @@ impl Liar {
         self.send_with(bytes, crate::rings_unsafe::METADATA);
     }
 
-    /// By the packet socket for super-segments. Returns whether the kernel has taken it.
+    /// Sends a frame through the packet socket for super-segments. Returns whether the kernel has
+    /// accepted it.
     pub(crate) fn send_segments(&self, offloads: Offloads, bytes: &[u8]) -> bool {
         let (start, offset) = offloads.checksum.unwrap_or_default();
         let mut message = vec![u8::from(offloads.checksum.is_some()), offloads.kind];
@@ -135,7 +136,7 @@ fn folded(mut sum: u32) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// A UDP datagram with its checksum.
+/// Returns a UDP datagram with its checksum.
 pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, payload: usize) -> Vec<u8> {
     let length = |more: usize| ((payload + more) as u16).to_be_bytes();
     let mut bytes = vec![2; 12];
@@ -179,7 +180,7 @@ pub(crate) fn with_partial_checksum(datagram: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A TCP segment over IPv4 without a checksum, however long.
+/// Returns a TCP segment over IPv4 of any length, without a checksum.
 pub(crate) fn segment(from: SocketAddr, to: SocketAddr, payload: usize) -> Vec<u8> {
     let mut bytes = datagram(from, to, payload + 12);
     bytes[23] = 6;

@@ -1,4 +1,4 @@
-//! The rings of an AF_XDP socket, written as a program without fastsock would: any word, any time.
+//! The rings of an AF_XDP socket, to which a program may write any word at any time.
 #![allow(unsafe_code)]
 
 use fs_xdp::QueueConfig;
@@ -92,7 +92,7 @@ impl Rings {
         self.kick();
     }
 
-    /// Writes noise over one ring. Its producer's word becomes `producer` more than it was.
+    /// Overwrites one ring with noise. Adds `producer` to its producer index.
     pub(crate) fn scribble(&mut self, which: usize, seed: u64, producer: u32) {
         let mut random = seed | 1;
         let mut next = || {
@@ -104,7 +104,7 @@ impl Rings {
         let before = ring.load32(at);
         (0..ring.length / 4).filter(|word| word * 4 != at).for_each(|word| {
             let value = next();
-            // Half of them small, as indexes and lengths that nearly make sense.
+            // Half of the words are small, like plausible indexes and lengths.
             ring.store32(word * 4, if value & 1 == 0 { value } else { value & 0xfff });
         });
         ring.store32(at, before.wrapping_add(producer));

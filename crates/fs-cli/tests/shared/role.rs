@@ -1,4 +1,4 @@
-//! The programs of the tests: their binary again, as another user.
+//! The programs of the tests: this test binary, run as another user.
 
 use crate::lab::{DEVICE, ROLE, noise, peers};
 use fs_compat::{TcpListener, TcpStream, UdpSocket};
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Plays the role that the environment names, and does nothing without one:
+/// Plays the role that the environment names. Does nothing without one:
 ///
 /// | role | |
 /// |---|---|
@@ -45,7 +45,7 @@ pub(crate) fn play() {
                 for v6 in [false, true] {
                     ask(SocketAddr::new(peers(v6), port)).await;
                 }
-                // With the kernel's BTF, which the tests' kernels have.
+                // Requires the kernel's BTF, which the tests' kernels have.
                 let merges: u64 = core.stats().links.iter().map(|(_, link)| link.tx_merges).sum();
                 assert!(merges > 0, "all segments left one by one");
             }

@@ -67,7 +67,7 @@ impl KernelSide {
             }
             if peek {
                 // Discards a datagram from another sender, which would otherwise block the queue
-                // for ever.
+                // forever.
                 self.socket.try_recv_from(&mut [0])?;
             }
         }

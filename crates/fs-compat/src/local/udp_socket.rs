@@ -2,21 +2,21 @@
 
 mod batches;
 mod options;
+mod receive;
 
 use crate::error::{IntoIo, to_io_error};
 use crate::local::attempts::each_addr;
 use crate::local::attempts::when_ready;
 use crate::local::udp_kernel::KernelSide;
 use crate::on_core_unsafe::OnItsCore;
-use bytes::BufMut;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::task::{Context, Poll, ready};
-use tokio::io::{Interest, ReadBuf, Ready};
+use std::task::{Context, Poll};
+use tokio::io::{Interest, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
 /// A UDP socket on one core; see `tokio::net::UdpSocket`. It receives from the queues of its core,
@@ -176,28 +176,6 @@ impl UdpSocket {
         }
     }
 
-    fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
-        match (self.call(|stack, id| receive(stack, id, buf, peek)), &self.kernel) {
-            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from, _) = kernel.try_recv(buf, peek, self.peer_addr().ok())?;
-                Ok((len, from))
-            }
-            (received, _) => received,
-        }
-    }
-
-    fn poll_receive(&self, cx: &mut Context<'_>, buf: &mut [u8], peek: bool) -> Poll<io::Result<(usize, SocketAddr)>> {
-        let received = self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, peek));
-        let (Poll::Pending, Some(kernel)) = (&received, &self.kernel) else { return received };
-        loop {
-            ready!(kernel.poll_readable(cx))?;
-            match kernel.try_recv(buf, peek, self.peer_addr().ok()) {
-                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
-                received => return Poll::Ready(received.map(|(len, from, _)| (len, from))),
-            }
-        }
-    }
-
     fn call<R>(&self, f: impl FnOnce(&mut CoreStack, UdpId) -> Result<R, Error>) -> io::Result<R> {
         if !self.core.is_here() {
             return Err(to_io_error(Error::BadSocket));
@@ -308,128 +286,6 @@ impl UdpSocket {
         self.send_now(buf, Some(target))
     }
 
-    // ---- receiving: bytes that do not fit into the buffer are lost, as with recvfrom(2)
-
-    /// Receives a datagram.
-    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.recv_from(buf).await.map(|(n, _)| n)
-    }
-
-    /// Like [`UdpSocket::recv`].
-    pub fn poll_recv(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.poll_recv_from(cx, buf).map_ok(drop)
-    }
-
-    /// Like [`UdpSocket::recv`], or `WouldBlock`.
-    pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.try_recv_from(buf).map(|(n, _)| n)
-    }
-
-    /// Receives a datagram and its sender.
-    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|cx| self.poll_receive(cx, buf, false)).await
-    }
-
-    /// Like [`UdpSocket::recv_from`].
-    pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.poll_into(cx, buf, false)
-    }
-
-    /// Like [`UdpSocket::recv_from`], or `WouldBlock`.
-    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.receive_now(buf, false)
-    }
-
-    /// Receives a datagram from the peer that was set, and leaves it in the queue.
-    pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.peek_from(buf).await.map(|(n, _)| n)
-    }
-
-    /// Receives a datagram and leaves it in the queue.
-    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|cx| self.poll_receive(cx, buf, true)).await
-    }
-
-    /// Like [`UdpSocket::peek_from`].
-    pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.poll_into(cx, buf, true)
-    }
-
-    fn poll_into(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>, peek: bool) -> Poll<io::Result<SocketAddr>> {
-        let (n, from) = ready!(self.poll_receive(cx, buf.initialize_unfilled(), peek))?;
-        buf.advance(n);
-        Poll::Ready(Ok(from))
-    }
-
-    /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
-    /// fit are lost.
-    pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
-        poll_fn(|cx| self.poll_grow(buf, |part| self.poll_receive(cx, part, false))).await
-    }
-
-    /// Like [`UdpSocket::recv_buf_from`].
-    pub async fn recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
-        self.recv_buf_from(buf).await.map(|(n, _)| n)
-    }
-
-    /// Like [`UdpSocket::recv_buf_from`], or `WouldBlock`.
-    pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
-        match self.poll_grow(buf, |part| Poll::Ready(self.receive_now(part, false))) {
-            Poll::Ready(received) => received,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
-
-    /// Like [`UdpSocket::recv_buf_from`], or `WouldBlock`.
-    pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
-        self.try_recv_buf_from(buf).map(|(n, _)| n)
-    }
-
-    /// Receives into an intermediate buffer as large as the spare capacity of `buf`.
-    fn poll_grow<B: BufMut>(
-        &self,
-        buf: &mut B,
-        receive: impl FnOnce(&mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>>,
-    ) -> Poll<io::Result<(usize, SocketAddr)>> {
-        // Largest UDP payload. Uses a vector's spare capacity without a new allocation, as tokio
-        // does.
-        let most = buf.chunk_mut().len().min(usize::from(u16::MAX));
-        let mut part = vec![0; most];
-        let (n, from) = ready!(receive(&mut part))?;
-        buf.put_slice(&part[..n]);
-        Poll::Ready(Ok((n, from)))
-    }
-
-    /// Like [`UdpSocket::peek`].
-    pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.poll_into(cx, buf, true).map_ok(drop)
-    }
-
-    /// Like [`UdpSocket::peek`], or `WouldBlock`.
-    pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.try_peek_from(buf).map(|(n, _)| n)
-    }
-
-    /// Like [`UdpSocket::peek_from`], or `WouldBlock`.
-    pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.receive_now(buf, true)
-    }
-
-    /// Waits for a datagram and returns its sender.
-    pub async fn peek_sender(&self) -> io::Result<SocketAddr> {
-        poll_fn(|cx| self.poll_peek_sender(cx)).await
-    }
-
-    /// Like [`UdpSocket::peek_sender`].
-    pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.poll_receive(cx, &mut [0], true).map_ok(|(_, from)| from)
-    }
-
-    /// Like [`UdpSocket::peek_sender`], or `WouldBlock`.
-    pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
-        self.receive_now(&mut [0], true).map(|(_, from)| from)
-    }
-
     /// Calls `f` if the socket is ready for some of `interest`; else `WouldBlock`.
     pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         let mut ready = self.ready_now(interest)?;
@@ -491,11 +347,6 @@ fn source_in_kernel(remote: SocketAddr) -> io::Result<IpAddr> {
     let socket = std::net::UdpSocket::bind((any, 0))?;
     socket.connect(remote)?;
     Ok(socket.local_addr()?.ip())
-}
-
-fn receive(stack: &mut CoreStack, id: UdpId, buf: &mut [u8], peek: bool) -> Result<(usize, SocketAddr), Error> {
-    let meta = stack.udp_recv(id, buf, peek)?;
-    Ok((meta.len.min(buf.len()), meta.from))
 }
 
 impl Drop for UdpSocket {

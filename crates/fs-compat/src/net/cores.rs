@@ -1,6 +1,6 @@
 //! Runs functions on a runtime's cores, from any thread.
 
-use super::link::runtime_ended;
+use super::shared::runtime_ended;
 use fs_rt::Handle;
 use std::future::Future;
 use std::io;

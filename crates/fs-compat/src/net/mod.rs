@@ -33,7 +33,7 @@ mod cores;
 mod doorbell;
 #[cfg(any(feature = "axum", feature = "hyper-util", feature = "quinn", feature = "tonic"))]
 mod frameworks;
-mod link;
+mod shared;
 mod split;
 mod task;
 mod tcp_listener;

@@ -2,7 +2,7 @@
 
 use super::bytes_unsafe::fill;
 use super::doorbell;
-use super::link::{FIN, GONE, IN_OVER, Link, OPTIONS, OUT_OVER, QUICKACK, RING, SHUT, TaskEnds, lock};
+use super::shared::{FIN, GONE, IN_OVER, OPTIONS, OUT_OVER, QUICKACK, RING, SHUT, SharedStream, TaskEnds, lock};
 use crate::local;
 use fs_core::Linger;
 use fs_rt::CoreRef;
@@ -20,19 +20,21 @@ const AT_ONCE: usize = 128 << 10;
 
 pub(super) struct Task {
     stream: local::TcpStream,
-    link: Arc<Link>,
+    shared: Arc<SharedStream>,
     ends: TaskEnds,
     in_open: bool,
     out_open: bool,
     over: bool,
 }
 
-/// Creates the link of a handle to a connection of this core, and the task that serves it.
-pub(super) fn serve(stream: local::TcpStream) -> io::Result<(Arc<Link>, Task)> {
+/// Creates the state that a handle shares with a connection of this core, and the task that serves
+/// the connection.
+pub(super) fn serve(stream: local::TcpStream) -> io::Result<(Arc<SharedStream>, Task)> {
     let call = doorbell::Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
-    let (link, ends) = Link::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
-    let task = Task { stream, link: link.clone(), ends, in_open: true, out_open: true, over: false };
-    Ok((link, task))
+    let (shared, ends) =
+        SharedStream::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
+    let task = Task { stream, shared: shared.clone(), ends, in_open: true, out_open: true, over: false };
+    Ok((shared, task))
 }
 
 impl Task {
@@ -42,17 +44,17 @@ impl Task {
         let mut moved = 0;
         while self.in_open {
             if self.ends.incoming.slots() == 0 {
-                self.link.full.store(true, Ordering::Release);
+                self.shared.full.store(true, Ordering::Release);
                 // The handle may have read in between without seeing `full`, so check the ring
                 // again.
                 fence(Ordering::SeqCst);
                 if self.ends.incoming.slots() == 0 {
                     break;
                 }
-                self.link.full.store(false, Ordering::Relaxed);
+                self.shared.full.store(false, Ordering::Relaxed);
             }
             if moved >= AT_ONCE {
-                self.link.wake_readers();
+                self.shared.wake_readers();
                 return true;
             }
             let got = fill(&mut self.ends.incoming, |buf| {
@@ -65,16 +67,16 @@ impl Task {
                 Poll::Ready(end) => {
                     self.in_open = false;
                     if let Err(error) = end {
-                        self.link.fail(&error);
+                        self.shared.fail(&error);
                         self.out_open = false;
-                        self.link.say(OUT_OVER);
+                        self.shared.say(OUT_OVER);
                     }
-                    self.link.say(IN_OVER);
+                    self.shared.say(IN_OVER);
                 }
             }
         }
         if moved > 0 {
-            self.link.wake_readers();
+            self.shared.wake_readers();
         }
         false
     }
@@ -92,12 +94,12 @@ impl Task {
                     self.out_open = false;
                     // An error means that the connection is over, and the reader gets the reason.
                     let _ = self.stream.shutdown_now(Shutdown::Write);
-                    self.link.say(FIN);
+                    self.shared.say(FIN);
                 }
                 break;
             }
             if moved >= AT_ONCE {
-                self.link.wake_writers();
+                self.shared.wake_writers();
                 return true;
             }
             match self.stream.poll_send_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)]) {
@@ -110,15 +112,15 @@ impl Task {
             }
         }
         if moved > 0 {
-            self.link.wake_writers();
+            self.shared.wake_writers();
         }
         false
     }
 
     fn broken(&mut self, error: &io::Error) {
-        self.link.fail(error);
+        self.shared.fail(error);
         self.out_open = false;
-        self.link.say(OUT_OVER);
+        self.shared.say(OUT_OVER);
     }
 
     /// Closes the connection after the handle was dropped. Ready when the connection may be
@@ -126,7 +128,7 @@ impl Task {
     fn poll_gone(&mut self, cx: &mut Context<'_>, flags: u8) -> Poll<()> {
         // As with close(2): unread data resets the connection, and so does a linger time of 0.
         let unread = self.ends.incoming.slots() < RING;
-        let at_once = lock(&self.link.options).linger == Linger::Timeout(Duration::ZERO);
+        let at_once = lock(&self.shared.options).linger == Linger::Timeout(Duration::ZERO);
         if unread || at_once {
             // An error means that the connection is over already.
             let _ = self.stream.set_zero_linger();
@@ -145,17 +147,17 @@ impl Future for Task {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        this.link.call.answer(cx);
-        let flags = this.link.flags();
+        this.shared.call.answer(cx);
+        let flags = this.shared.flags();
         if flags & OPTIONS != 0 {
-            let options = *lock(&this.link.options);
+            let options = *lock(&this.shared.options);
             // An error means that the connection is over, and the next read or write returns the
             // reason.
             let _ = this.stream.set_options(options);
         }
         if flags & QUICKACK != 0 {
             // As above.
-            let _ = this.stream.set_quickack(this.link.quickack.load(Ordering::Relaxed));
+            let _ = this.stream.set_quickack(this.shared.quickack.load(Ordering::Relaxed));
         }
         if flags & GONE != 0 {
             std::task::ready!(this.poll_gone(cx, flags));
@@ -181,9 +183,9 @@ impl Future for Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.link.call.end();
+        self.shared.call.end();
         if !self.over {
-            self.link.end();
+            self.shared.end();
         }
     }
 }

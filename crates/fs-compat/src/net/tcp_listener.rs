@@ -1,6 +1,6 @@
 //! [`TcpListener`].
 
-use super::link::{Waiting, lock};
+use super::shared::{Waiting, lock};
 use super::tcp_stream::TcpStream;
 use super::{cores, task};
 use crate::local;
@@ -111,9 +111,9 @@ impl Queue {
                 let _ = stream.set_ttl(ttl.into());
             }
             match task::serve(stream) {
-                Ok((link, task)) => {
+                Ok((shared, task)) => {
                     tokio::task::spawn_local(task);
-                    lock(&queue.accepted).push_back((TcpStream::new(link), peer));
+                    lock(&queue.accepted).push_back((TcpStream::new(shared), peer));
                     queue.waiting.wake();
                 }
                 // Reset before it was served.

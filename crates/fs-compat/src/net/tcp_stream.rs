@@ -1,6 +1,6 @@
 //! [`TcpStream`].
 
-use super::link::{GONE, Link, OPTIONS, OUT_OVER, QUICKACK, SHUT, lock};
+use super::shared::{GONE, OPTIONS, OUT_OVER, QUICKACK, SHUT, SharedStream, lock};
 use super::{cores, task};
 use crate::local;
 use crate::local::attempts::each_addr;
@@ -36,12 +36,12 @@ use tokio::net::ToSocketAddrs;
 /// # Ok(()) }
 /// ```
 pub struct TcpStream {
-    link: Arc<Link>,
+    shared: Arc<SharedStream>,
 }
 
 impl std::fmt::Debug for TcpStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TcpStream({} to {})", self.link.local, self.link.peer)
+        write!(f, "TcpStream({} to {})", self.shared.local, self.shared.peer)
     }
 }
 
@@ -50,8 +50,8 @@ fn would_block() -> io::Error {
 }
 
 impl TcpStream {
-    pub(super) fn new(link: Arc<Link>) -> Self {
-        Self { link }
+    pub(super) fn new(shared: Arc<SharedStream>) -> Self {
+        Self { shared }
     }
 
     /// Connects to the first address that accepts the connection, on a core of the runtime that
@@ -75,9 +75,9 @@ impl TcpStream {
                     () = answer.closed() => return,
                 };
                 match connected.and_then(task::serve) {
-                    Ok((link, task)) => {
+                    Ok((shared, task)) => {
                         // If this fails, the stream is dropped, and the task finds that.
-                        let _ = answer.send(Ok(TcpStream::new(link)));
+                        let _ = answer.send(Ok(TcpStream::new(shared)));
                         task.await;
                     }
                     Err(error) => drop(answer.send(Err(error))),
@@ -94,17 +94,17 @@ impl TcpStream {
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
         let look = || {
             let mut ready = Ready::EMPTY;
-            if interest.is_readable() && self.link.is_readable() {
+            if interest.is_readable() && self.shared.is_readable() {
                 ready |= Ready::READABLE;
             }
-            if interest.is_writable() && self.link.is_writable() {
+            if interest.is_writable() && self.shared.is_writable() {
                 ready |= Ready::WRITABLE;
             }
             (!ready.is_empty()).then_some(ready)
         };
         tokio::select! {
-            ready = self.link.readers.until(look), if !interest.is_writable() || interest.is_readable() => Ok(ready),
-            ready = self.link.writers.until(look), if interest.is_writable() => Ok(ready),
+            ready = self.shared.readers.until(look), if !interest.is_writable() || interest.is_readable() => Ok(ready),
+            ready = self.shared.writers.until(look), if interest.is_writable() => Ok(ready),
         }
     }
 
@@ -120,18 +120,18 @@ impl TcpStream {
 
     /// Like [`TcpStream::readable`]. Only the last task that polled is woken.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.link.readers.poll(cx, || self.link.is_readable().then_some(Ok(())))
+        self.shared.readers.poll(cx, || self.shared.is_readable().then_some(Ok(())))
     }
 
     /// Like [`TcpStream::writable`]. Only the last task that polled is woken.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.link.writers.poll(cx, || self.link.is_writable().then_some(Ok(())))
+        self.shared.writers.poll(cx, || self.shared.is_writable().then_some(Ok(())))
     }
 
     /// Calls `f` if the connection is ready for some of `interest`; else `WouldBlock`.
     pub fn try_io<R>(&self, interest: Interest, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-        let readable = interest.is_readable() && self.link.is_readable();
-        let writable = interest.is_writable() && self.link.is_writable();
+        let readable = interest.is_readable() && self.shared.is_readable();
+        let writable = interest.is_writable() && self.shared.is_writable();
         if readable || writable { f() } else { Err(would_block()) }
     }
 
@@ -156,7 +156,7 @@ impl TcpStream {
 
     /// Like [`TcpStream::try_read`], into several buffers.
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let read = self.link.read(|first, second| {
+        let read = self.shared.read(|first, second| {
             let mut data = (first, second);
             let mut total = 0;
             for buf in bufs {
@@ -182,7 +182,7 @@ impl TcpStream {
         if !buf.has_remaining_mut() {
             return Ok(0);
         }
-        let read = self.link.read(|first, second| {
+        let read = self.shared.read(|first, second| {
             let mut total = 0;
             // Like tokio does: into the spare capacity, or that of one reallocation.
             let mut most = buf.chunk_mut().len();
@@ -198,7 +198,7 @@ impl TcpStream {
     }
 
     fn peek_now(&self, buf: &mut ReadBuf<'_>) -> Option<io::Result<usize>> {
-        self.link.read(|first, second| {
+        self.shared.read(|first, second| {
             let before = buf.filled().len();
             for data in [first, second] {
                 buf.put_slice(&data[..data.len().min(buf.remaining())]);
@@ -210,7 +210,7 @@ impl TcpStream {
     /// Reads bytes and leaves them in the queue.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut buf = ReadBuf::new(buf);
-        self.link.readers.until(|| self.peek_now(&mut buf)).await
+        self.shared.readers.until(|| self.peek_now(&mut buf)).await
     }
 
     /// Like [`TcpStream::peek`]. Only the last task that polled is woken.
@@ -231,7 +231,7 @@ impl TcpStream {
             return Poll::Ready(Ok(()));
         }
         let look = || {
-            self.link.read(|first, second| {
+            self.shared.read(|first, second| {
                 let before = buf.filled().len();
                 for data in [first, second] {
                     let n = data.len().min(buf.remaining());
@@ -240,36 +240,36 @@ impl TcpStream {
                 (buf.filled().len() - before, ())
             })
         };
-        self.link.readers.poll(cx, look)
+        self.shared.readers.poll(cx, look)
     }
 
     // ---- writing
 
     /// Writes as much as fits. `WouldBlock` if nothing fits.
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.link.write([buf].into_iter()).unwrap_or_else(|| Err(would_block()))
+        self.shared.write([buf].into_iter()).unwrap_or_else(|| Err(would_block()))
     }
 
     /// Like [`TcpStream::try_write`], from several buffers.
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.link.write(bufs.iter().map(|buf| &**buf)).unwrap_or_else(|| Err(would_block()))
+        self.shared.write(bufs.iter().map(|buf| &**buf)).unwrap_or_else(|| Err(would_block()))
     }
 
     pub(super) fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.link.writers.poll(cx, || self.link.write([buf].into_iter()))
+        self.shared.writers.poll(cx, || self.shared.write([buf].into_iter()))
     }
 
     pub(super) fn poll_send_vectored(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        self.link.writers.poll(cx, || self.link.write(bufs.iter().map(|buf| &**buf)))
+        self.shared.writers.poll(cx, || self.shared.write(bufs.iter().map(|buf| &**buf)))
     }
 
     /// Sends FIN after the written bytes. `NotConnected` if the connection is over.
     pub(super) fn shut(&self) -> io::Result<()> {
-        if self.link.has(OUT_OVER) {
-            return Err(self.link.take_error().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN)));
+        if self.shared.has(OUT_OVER) {
+            return Err(self.shared.take_error().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN)));
         }
-        if !self.link.has(SHUT) {
-            self.link.ask(SHUT);
+        if !self.shared.has(SHUT) {
+            self.shared.ask(SHUT);
         }
         Ok(())
     }
@@ -278,27 +278,27 @@ impl TcpStream {
 
     /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.link.local)
+        Ok(self.shared.local)
     }
 
     /// Returns the peer's address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.link.peer)
+        Ok(self.shared.peer)
     }
 
     /// Returns what carries the connection, and why: its core itself, or the kernel.
     pub fn carrier(&self) -> fs_rt::Carrier {
-        self.link.carrier
+        self.shared.carrier
     }
 
     /// SO_ERROR: takes the error that ended the connection.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.link.take_error())
+        Ok(self.shared.take_error())
     }
 
     /// Returns all options, as last set.
     pub fn options(&self) -> io::Result<TcpOptions> {
-        Ok(*lock(&self.link.options))
+        Ok(*lock(&self.shared.options))
     }
 
     /// Sets all options.
@@ -307,8 +307,8 @@ impl TcpStream {
     }
 
     fn change(&self, f: impl FnOnce(&mut TcpOptions)) -> io::Result<()> {
-        f(&mut lock(&self.link.options));
-        self.link.ask(OPTIONS);
+        f(&mut lock(&self.shared.options));
+        self.shared.ask(OPTIONS);
         Ok(())
     }
 
@@ -324,14 +324,14 @@ impl TcpStream {
 
     /// TCP_QUICKACK as last set, else true.
     pub fn quickack(&self) -> io::Result<bool> {
-        Ok(self.link.quickack.load(Ordering::Relaxed))
+        Ok(self.shared.quickack.load(Ordering::Relaxed))
     }
 
     /// TCP_QUICKACK: `true` sends a delayed ACK at the core's next turn and delays none of the next
     /// 16. It is not permanent.
     pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
-        self.link.quickack.store(quickack, Ordering::Relaxed);
-        self.link.ask(QUICKACK);
+        self.shared.quickack.store(quickack, Ordering::Relaxed);
+        self.shared.ask(QUICKACK);
         Ok(())
     }
 
@@ -411,6 +411,6 @@ impl AsyncWrite for TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        self.link.ask(GONE);
+        self.shared.ask(GONE);
     }
 }

@@ -3,8 +3,8 @@
 mod options;
 
 use super::cores;
-use super::link::{lock, runtime_ended};
-use super::udp_task::{Link, Outgoing, Part, Received, Task};
+use super::shared::{lock, runtime_ended};
+use super::udp_task::{Outgoing, Part, Received, SharedSocket, Task};
 use crate::local::attempts::each_addr;
 use bytes::BufMut;
 use fs_rt::Handle;
@@ -36,7 +36,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 /// # Ok(()) }
 /// ```
 pub struct UdpSocket {
-    link: Arc<Link>,
+    shared: Arc<SharedSocket>,
     parts: Vec<Arc<Part>>,
     /// Maps a destination to a core: all its datagrams use that core, in order.
     destinations: RandomState,
@@ -76,9 +76,9 @@ impl UdpSocket {
     /// yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
-            let link = Arc::new(Link::new(runtime.cores()));
+            let shared = Arc::new(SharedSocket::new(runtime.cores()));
             let mut socket = UdpSocket {
-                link: link.clone(),
+                shared: shared.clone(),
                 parts: Vec::new(),
                 destinations: RandomState::new(),
                 rest: Mutex::default(),
@@ -89,9 +89,9 @@ impl UdpSocket {
             };
             for core in 0..runtime.cores() {
                 // The first core chooses the port if `addr` has none.
-                let (link, local) = (link.clone(), socket.local);
+                let (shared, local) = (shared.clone(), socket.local);
                 let (local, part, kernel) = cores::ask(runtime, core, move |answer| async move {
-                    match Task::bind(link, local).await {
+                    match Task::bind(shared, local).await {
                         Ok(task) => {
                             let bound = task.bound();
                             if answer.send(bound).is_ok() {
@@ -145,12 +145,12 @@ impl UdpSocket {
     /// SO_ERROR: takes the error of the last datagram that was not sent, or that its receiver
     /// refused.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let code = self.link.error.swap(0, Ordering::Relaxed);
+        let code = self.shared.error.swap(0, Ordering::Relaxed);
         Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
     }
 
     fn is_over(&self) -> bool {
-        self.link.cores.load(Ordering::Acquire) == 0
+        self.shared.cores.load(Ordering::Acquire) == 0
     }
 
     // ---- sending
@@ -189,12 +189,12 @@ impl UdpSocket {
     /// Sends a datagram to `target`.
     pub async fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], target: A) -> io::Result<usize> {
         let to = first_of(target).await?;
-        self.link.writers.until(|| self.send_now(buf, to)).await
+        self.shared.writers.until(|| self.send_now(buf, to)).await
     }
 
     /// Like [`UdpSocket::send_to`]. Only the last task that polled is woken.
     pub fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
-        self.link.writers.poll(cx, || self.send_now(buf, target))
+        self.shared.writers.poll(cx, || self.send_now(buf, target))
     }
 
     /// Like [`UdpSocket::send_to`], or `WouldBlock`.
@@ -223,7 +223,7 @@ impl UdpSocket {
 
     /// Waits until a datagram can be sent to any destination.
     pub async fn writable(&self) -> io::Result<()> {
-        self.link.writers.until(|| self.is_writable().then_some(Ok(()))).await
+        self.shared.writers.until(|| self.is_writable().then_some(Ok(()))).await
     }
 
     fn is_writable(&self) -> bool {
@@ -240,13 +240,13 @@ impl UdpSocket {
         // before the end.
         let over = self.is_over();
         loop {
-            let Some(next) = rest.take().or_else(|| self.link.received.pop().map(|received| (received, 0))) else {
+            let Some(next) = rest.take().or_else(|| self.shared.received.pop().map(|received| (received, 0))) else {
                 return over.then(|| Err(runtime_ended()));
             };
             if only.is_none_or(|only| only == next.0.from) {
                 return Some(Ok(next));
             }
-            self.link.bytes.fetch_sub(next.0.data.len(), Ordering::Relaxed);
+            self.shared.bytes.fetch_sub(next.0.data.len(), Ordering::Relaxed);
         }
     }
 
@@ -262,7 +262,7 @@ impl UdpSocket {
         if n > 0 && at + n < received.data.len() {
             *rest = Some((received, at + n));
         } else {
-            self.link.bytes.fetch_sub(received.data.len(), Ordering::Relaxed);
+            self.shared.bytes.fetch_sub(received.data.len(), Ordering::Relaxed);
         }
         Some(Ok(answer))
     }
@@ -279,12 +279,12 @@ impl UdpSocket {
     /// Receives a datagram and its sender.
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut buf = ReadBuf::new(buf);
-        self.link.readers.until(|| self.receive_now(&mut buf)).await
+        self.shared.readers.until(|| self.receive_now(&mut buf)).await
     }
 
     /// Like [`UdpSocket::recv_from`]. Only the last task that polled is woken.
     pub fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.link.readers.poll(cx, || self.receive_now(buf)).map_ok(|(_, from)| from)
+        self.shared.readers.poll(cx, || self.receive_now(buf)).map_ok(|(_, from)| from)
     }
 
     /// Like [`UdpSocket::recv_from`], or `WouldBlock`.
@@ -310,7 +310,7 @@ impl UdpSocket {
     /// Like [`UdpSocket::recv_from`], into the spare capacity of a growing buffer. Bytes that do not
     /// fit are lost.
     pub async fn recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
-        self.link.readers.until(|| self.receive_into(buf)).await
+        self.shared.readers.until(|| self.receive_into(buf)).await
     }
 
     /// Like [`UdpSocket::recv_buf_from`].
@@ -356,12 +356,12 @@ impl UdpSocket {
     /// Receives a datagram and its sender, and leaves it in the queue.
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut buf = ReadBuf::new(buf);
-        self.link.readers.until(|| self.peek_now(&mut buf)).await
+        self.shared.readers.until(|| self.peek_now(&mut buf)).await
     }
 
     /// Like [`UdpSocket::peek_from`]. Only the last task that polled is woken.
     pub fn poll_peek_from(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.link.readers.poll(cx, || self.peek_now(buf)).map_ok(|(_, from)| from)
+        self.shared.readers.poll(cx, || self.peek_now(buf)).map_ok(|(_, from)| from)
     }
 
     /// Like [`UdpSocket::peek_from`], or `WouldBlock`.
@@ -400,7 +400,7 @@ impl UdpSocket {
     }
 
     fn is_readable(&self) -> bool {
-        !self.link.received.is_empty() || lock(&self.rest).is_some() || self.is_over()
+        !self.shared.received.is_empty() || lock(&self.rest).is_some() || self.is_over()
     }
 
     fn ready_now(&self, interest: Interest) -> Ready {
@@ -418,19 +418,19 @@ impl UdpSocket {
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
         let look = || Some(self.ready_now(interest)).filter(|ready| !ready.is_empty());
         tokio::select! {
-            ready = self.link.readers.until(look), if !interest.is_writable() || interest.is_readable() => Ok(ready),
-            ready = self.link.writers.until(look), if interest.is_writable() => Ok(ready),
+            ready = self.shared.readers.until(look), if !interest.is_writable() || interest.is_readable() => Ok(ready),
+            ready = self.shared.writers.until(look), if interest.is_writable() => Ok(ready),
         }
     }
 
     /// Like [`UdpSocket::readable`]. Only the last task that polled is woken.
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.link.readers.poll(cx, || self.is_readable().then_some(Ok(())))
+        self.shared.readers.poll(cx, || self.is_readable().then_some(Ok(())))
     }
 
     /// Like [`UdpSocket::writable`]. Only the last task that polled is woken.
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.link.writers.poll(cx, || self.is_writable().then_some(Ok(())))
+        self.shared.writers.poll(cx, || self.is_writable().then_some(Ok(())))
     }
 
     /// Calls `f` if the socket is ready for some of `interest`; else `WouldBlock`.
@@ -452,7 +452,7 @@ impl UdpSocket {
 
     /// Waits until there is a datagram.
     pub async fn readable(&self) -> io::Result<()> {
-        self.link.readers.until(|| self.is_readable().then_some(Ok(()))).await
+        self.shared.readers.until(|| self.is_readable().then_some(Ok(()))).await
     }
 
     #[cfg(feature = "quinn")]
@@ -462,13 +462,13 @@ impl UdpSocket {
         take: impl FnMut(&[u8], &Received) -> (usize, R),
     ) -> Poll<io::Result<R>> {
         let mut take = take;
-        self.link.readers.poll(cx, || self.pop(&mut take))
+        self.shared.readers.poll(cx, || self.pop(&mut take))
     }
 }
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        self.link.gone.store(true, Ordering::Release);
+        self.shared.gone.store(true, Ordering::Release);
         self.parts.iter().for_each(|part| part.call.call());
     }
 }

@@ -2,7 +2,7 @@
 //! state that it shares with the handle.
 
 use super::doorbell::{self, Call};
-use super::link::Waiting;
+use super::shared::Waiting;
 use crate::local;
 use crossbeam::queue::ArrayQueue;
 use fs_core::IfaceId;
@@ -55,7 +55,7 @@ pub(super) struct Outgoing {
 }
 
 /// State that the handle and the cores share.
-pub(super) struct Link {
+pub(super) struct SharedSocket {
     pub(super) received: ArrayQueue<Received>,
     pub(super) bytes: AtomicUsize,
     pub(super) readers: Waiting,
@@ -73,10 +73,10 @@ pub(super) struct Link {
     pub(super) device: AtomicU16,
 }
 
-impl Link {
+impl SharedSocket {
     /// For a socket that `cores` cores serve.
-    pub(super) fn new(cores: usize) -> Link {
-        Link {
+    pub(super) fn new(cores: usize) -> SharedSocket {
+        SharedSocket {
             received: ArrayQueue::new(RECEIVED),
             bytes: AtomicUsize::new(0),
             readers: Waiting::default(),
@@ -100,11 +100,12 @@ pub(super) struct Part {
 /// A core's side.
 pub(super) struct Task {
     socket: local::UdpSocket,
-    link: Arc<Link>,
+    shared: Arc<SharedSocket>,
     part: Arc<Part>,
     unsent: Option<Outgoing>,
     buf: Vec<u8>,
-    /// The values of `Link::ttl`, `Link::tos` and `Link::device` that were applied last.
+    /// The values of `SharedSocket::ttl`, `SharedSocket::tos` and `SharedSocket::device` that were
+    /// applied last.
     ttl: u8,
     tos: u8,
     device: u16,
@@ -113,21 +114,21 @@ pub(super) struct Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.part.call.end();
-        if self.link.cores.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.link.readers.wake();
+        if self.shared.cores.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.readers.wake();
         }
-        self.link.writers.wake();
+        self.shared.writers.wake();
     }
 }
 
 impl Task {
     /// Binds on this core, at `at`.
-    pub(super) async fn bind(link: Arc<Link>, at: SocketAddr) -> io::Result<Task> {
+    pub(super) async fn bind(shared: Arc<SharedSocket>, at: SocketAddr) -> io::Result<Task> {
         let socket = local::UdpSocket::bind(at).await?;
         let call = Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Room for the largest UDP payload, and for all datagrams received together.
-        Ok(Task { socket, link, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0, device: 0 })
+        Ok(Task { socket, shared, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0, device: 0 })
     }
 
     /// Returns the bound address, the queue of datagrams to send, and the kernel's socket of the
@@ -168,29 +169,29 @@ impl Task {
                 }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => {
-                    self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+                    self.shared.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
                 }
             }
             sent += 1;
         }
         if sent > 0 {
-            self.link.writers.wake();
+            self.shared.writers.wake();
         }
         sent == AT_ONCE
     }
 
     /// Applies options that the handle has set since the last call.
     fn set_options(&mut self) {
-        let (ttl, tos) = (self.link.ttl.load(Ordering::Relaxed), self.link.tos.load(Ordering::Relaxed));
+        let (ttl, tos) = (self.shared.ttl.load(Ordering::Relaxed), self.shared.tos.load(Ordering::Relaxed));
         let new_ttl = std::mem::replace(&mut self.ttl, ttl) != ttl;
         let new_tos = std::mem::replace(&mut self.tos, tos) != tos;
         let ttl_set = if new_ttl { self.socket.set_ttl(ttl.into()) } else { Ok(()) };
         let tos_set = if new_tos { self.socket.set_tos(tos.into()) } else { Ok(()) };
-        let device = self.link.device.load(Ordering::Relaxed);
+        let device = self.shared.device.load(Ordering::Relaxed);
         let new_device = std::mem::replace(&mut self.device, device) != device;
         let device_set = if new_device { self.bind_device(interface(device)) } else { Ok(()) };
         if let Err(error) = ttl_set.and(tos_set).and(device_set) {
-            self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+            self.shared.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
         }
     }
 
@@ -209,12 +210,12 @@ impl Task {
                 Ok((meta, stride)) => {
                     let data = self.buf[..meta.len].to_vec();
                     let stride = stride.max(1);
-                    let waiting = self.link.bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
+                    let waiting = self.shared.bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
                     let ecn = meta.tos.map(|tos| tos & ECN);
                     let received = Received { data, stride, from: meta.from, to: meta.to, ecn };
                     let len = received.data.len();
-                    if waiting > RECEIVED_BYTES || self.link.received.push(received).is_err() {
-                        self.link.bytes.fetch_sub(len, Ordering::Relaxed);
+                    if waiting > RECEIVED_BYTES || self.shared.received.push(received).is_err() {
+                        self.shared.bytes.fetch_sub(len, Ordering::Relaxed);
                     }
                     any = true;
                 }
@@ -225,12 +226,12 @@ impl Task {
                     }
                 }
                 Err(error) => {
-                    self.link.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+                    self.shared.error.store(error.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
                 }
             }
         }
         if any {
-            self.link.readers.wake();
+            self.shared.readers.wake();
         }
         tries == AT_ONCE
     }
@@ -242,7 +243,7 @@ impl Future for Task {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.part.call.answer(cx);
         self.set_options();
-        let gone = self.link.gone.load(Ordering::Acquire);
+        let gone = self.shared.gone.load(Ordering::Acquire);
         let more_out = self.give_out(cx);
         if gone {
             // Datagrams that were sent before the drop are still sent.
@@ -259,7 +260,7 @@ impl Future for Task {
     }
 }
 
-/// Decodes `Link::device`.
+/// Decodes `SharedSocket::device`.
 pub(super) fn interface(device: u16) -> Option<IfaceId> {
     device.checked_sub(1).map(|n| IfaceId(n as u8))
 }

@@ -1,6 +1,8 @@
 //! Two runtimes of one core each, joined by links in memory, in standalone addressing.
 #![allow(dead_code)]
 
+pub(crate) mod background;
+
 use fs_core::Framing;
 use fs_rt::{CoreCtx, CoreStats, LinkChoice, RunError, Runtime, Standalone};
 use fs_xdp::Link;

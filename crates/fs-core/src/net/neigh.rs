@@ -23,7 +23,7 @@ use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use path::{Link, STALE};
+use path::{LinkLayer, STALE};
 use queue::{Due, ResolutionQueue};
 
 /// Maximum number of paths: 64 bytes each, so 1 MiB. Linux keeps 1024 neighbours per family
@@ -113,7 +113,7 @@ pub(crate) struct PathTable {
     /// The last result of [`PathTable::path`]: all connections behind one gateway look up the same
     /// path.
     latest: Option<(NextHop, PathId)>,
-    links: Vec<Option<Link>>,
+    links: Vec<Option<LinkLayer>>,
     waiting: ResolutionQueue,
     /// Position of the next search for a path to recycle.
     hand: usize,
@@ -144,7 +144,7 @@ impl PathTable {
         if self.links.len() <= slot {
             self.links.resize(slot + 1, None);
         }
-        let link = Link::of(interface);
+        let link = LinkLayer::of(interface);
         for path in self.paths.iter_mut().filter(|path| path.iface == iface) {
             let neighbour = (path.state == PathState::Known).then(|| path.neighbour_mac());
             path.update(&link, neighbour.flatten());

@@ -66,7 +66,7 @@ fn packet_waits_for_neighbour_then_for_turn() {
     assert_eq!(
         (first.frame.len(), second.frame.len()),
         (54, 40),
-        "its link header was written; who sends writes its own"
+        "its link header was written; the sender of the other packet writes its own"
     );
     pool.free(first.frame);
     pool.free(second.frame);

@@ -223,7 +223,7 @@ fn window_edge_cuts_data_and_fin() {
         let edge = answer.ack.wrapping_add(answer.window.into());
         let start = answer.ack.wrapping_add(ahead);
         let mut at = start;
-        // In segments of the path's size, the last of them with the FIN.
+        // Sends segments of the path's size, the last of them with the FIN.
         let end = edge.wrapping_add(beyond);
         while at != end {
             let len = end.wrapping_sub(at).min(1400);

@@ -422,7 +422,7 @@ fn probe_repairs_lost_tail() {
     assert_eq!((stats.retransmits, stats.rto_fired), (1, 0), "{stats:?}");
 }
 
-/// Advances to the next deadline, and not beyond its effects.
+/// Advances to the next deadline, and runs the world until nothing more happens at that time.
 fn step(world: &mut World, lose: &mut dyn FnMut(u64) -> bool) {
     let next = [&world.a, &world.b].into_iter().filter_map(|h| h.stack.next_deadline()).min();
     world.now = world.now.max(next.expect("something to wait for"));

@@ -8,6 +8,7 @@ pub mod foreign;
 pub mod names;
 pub mod options;
 pub mod process;
+pub mod progress;
 pub mod ready;
 pub mod storm;
 pub mod traffic;

@@ -4,8 +4,10 @@
 //! Handlers run only in the steps of [`super::traffic`] and in [`brood`] ([`Open`]), which do not
 //! allocate: a child forked in the middle of malloc(3) finds it locked, on the kernel too.
 
+pub mod waker;
+
 use super::calls::{errno_name, put_if_empty, slot, take};
-use super::process;
+use super::{process, progress};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::SeqCst};
 
 /// Action of the timer's handler; 0 only counts.
@@ -33,8 +35,6 @@ static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// The program has threads. Handlers then fork by `_Fork(3)`: the C library's fork(2) takes
 /// malloc(3)'s locks, which the interrupted thread may hold.
 static THREADS: AtomicBool = AtomicBool::new(false);
-/// Memory shared by a runner and its actors: a counter of their progress.
-static PROGRESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Calls of handlers, for [`WRONG`].
 const CALLS: &[&str] =
@@ -42,49 +42,6 @@ const CALLS: &[&str] =
 
 /// The slots that handlers close.
 pub const SPARE: std::ops::Range<i32> = 12..16;
-
-/// The file of [`PROGRESS`], for an actor that calls exec.
-static PROGRESS_FILE: AtomicI32 = AtomicI32::new(-1);
-
-/// Makes actors report their progress from now on. Called by the runner.
-pub fn share_progress() {
-    if PROGRESS.load(SeqCst).is_null() {
-        map_progress(process::keep_text(&"\0".repeat(4096)));
-    }
-}
-
-/// Maps the runner's memory after exec.
-pub fn map_progress(file: i32) {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping that is never removed, of a file with a page.
-    let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, kind, file, 0) };
-    if page != libc::MAP_FAILED {
-        PROGRESS_FILE.store(file, SeqCst);
-        PROGRESS.store(page.cast(), SeqCst);
-    }
-}
-
-/// Returns the file of the memory for progress.
-pub fn progress_file() -> i32 {
-    PROGRESS_FILE.load(SeqCst)
-}
-
-fn progress_of_all() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or a page of zeros that is never removed.
-    unsafe { PROGRESS.load(SeqCst).as_ref() }
-}
-
-/// Returns the progress of all actors.
-pub fn progress() -> u32 {
-    progress_of_all().map_or(0, |count| count.load(SeqCst))
-}
-
-/// Reports progress of this actor.
-pub fn gets_on() {
-    if let Some(count) = progress_of_all() {
-        count.fetch_add(1, SeqCst);
-    }
-}
 
 fn mask(how: i32) {
     // SAFETY: zeros are a valid set; a valid set.
@@ -344,75 +301,6 @@ pub fn set_child_reaction(does: i32, with: i32, how: i32) -> String {
     if install(libc::SIGCHLD, child_ended as extern "C" fn(_) as usize, flags) { "ok".into() } else { "failed".into() }
 }
 
-extern "C" fn wakes(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: installed with SA_SIGINFO, and sent by the timer of [`Waker`], with a pointer to a
-    // flag that is alive.
-    unsafe {
-        if let Some(flag) = (*info).si_value().sival_ptr.cast::<AtomicBool>().as_ref() {
-            flag.store(true, SeqCst);
-        }
-    }
-}
-
-/// A timer that fires once, at this thread, by a blocked signal: it wakes a call whose own mask
-/// permits the signal.
-pub struct Waker {
-    timer: libc::timer_t,
-    /// It has fired.
-    pub flag: Box<AtomicBool>,
-    before: libc::sigset_t,
-}
-
-impl Waker {
-    /// Makes a timer that is not started.
-    pub fn new() -> Option<Waker> {
-        install(libc::SIGUSR1, wakes as extern "C" fn(_, _, _) as usize, libc::SA_SIGINFO);
-        let flag = Box::new(AtomicBool::new(false));
-        // SAFETY: zeros are valid; an event whose fields are set; room for a timer and for sets.
-        unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigaddset(&raw mut set, libc::SIGUSR1);
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_signo = libc::SIGUSR1;
-            event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_notify_thread_id = libc::gettid();
-            event.sigev_value.sival_ptr = (&raw const *flag).cast_mut().cast();
-            let mut timer = std::ptr::null_mut();
-            let made = libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
-            (made == 0).then_some(Waker { timer, flag, before })
-        }
-    }
-
-    /// Starts it with this many nanoseconds.
-    pub fn set(&self, nanoseconds: i64) {
-        self.flag.store(false, SeqCst);
-        // SAFETY: zeros are a valid time; a timer that is not deleted.
-        unsafe {
-            let mut once: libc::itimerspec = std::mem::zeroed();
-            once.it_value.tv_nsec = nanoseconds.clamp(1, 999_999_999);
-            libc::timer_settime(self.timer, 0, &raw const once, std::ptr::null_mut());
-        }
-    }
-}
-
-impl Drop for Waker {
-    fn drop(&mut self) {
-        // SAFETY: a timer that is deleted once, and has fired or never will; a set that was read.
-        unsafe {
-            libc::timer_delete(self.timer);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
-        }
-    }
-}
-
-/// Returns an empty set of signals.
-pub fn no_signals() -> libc::sigset_t {
-    // SAFETY: zeros are an empty set.
-    unsafe { std::mem::zeroed() }
-}
-
 extern "C" fn told(_: i32) {
     TOLD.fetch_add(1, SeqCst);
 }
@@ -514,7 +402,7 @@ pub fn brood(children: i32, signals: i32, rt: bool) -> String {
     {
         let _open = Open::new();
         for _ in 0..children.clamp(0, 200) {
-            gets_on();
+            progress::report();
             let child = process::fork();
             if child.value == 0 {
                 let mut byte = [0];

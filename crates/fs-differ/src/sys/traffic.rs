@@ -14,7 +14,7 @@ pub use event_loop::{dial_loop, serve_loop};
 
 use super::calls::put;
 use super::names::{AddressBuffer, address};
-use super::{process, storm};
+use super::{process, progress, storm};
 use load::{HEAD, Load, read_load, send_load};
 use outcome::{Done, Wrong, again, good};
 use sockets::{close, connect, listener_of_its_own, name_of, new_socket};
@@ -106,7 +106,7 @@ pub fn serve(listener: i32, connections: i32, way: i32, by_child: bool) -> Strin
             let (waits, way) = (WaitMethod::new(way)?, WaitMethod::new(way)?);
             waits.control(libc::EPOLL_CTL_ADD, listener, IN)?;
             while done < connections {
-                storm::gets_on();
+                progress::report();
                 let form = done as usize;
                 let connection = take_one(listener, waits, form)?;
                 let id =
@@ -171,7 +171,7 @@ pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, ans
         (|| {
             let way = WaitMethod::new(way)?;
             while done < connections {
-                storm::gets_on();
+                progress::report();
                 let load = Load { id: (step as u32) << 12 | done as u32, length: length.max(0) as u32, answer };
                 dial_one(&mut room, family, load, way, done as usize)?;
                 done += 1;
@@ -189,13 +189,13 @@ pub fn dial([host, port]: [i32; 2], connections: i32, length: i32, way: i32, ans
 /// Waits repeatedly for an event that never happens, until a timer's signal, which only the call's
 /// mask permits, ends the call. Any instant is suitable for the signal.
 pub fn doze(on: i32, rounds: i32, way: i32) -> String {
-    let Some(waker) = storm::Waker::new() else { return "no timer".into() };
+    let Some(waker) = storm::waker::Waker::new() else { return "no timer".into() };
     let mut done = 0;
     let result: Done<()> = WaitMethod::new(way).and_then(|way| {
         // It never becomes readable: a connection without data.
         way.control(libc::EPOLL_CTL_ADD, on, IN)?;
         while done < rounds {
-            storm::gets_on();
+            progress::report();
             waker.set(2_000 + i64::from(done) * 1_700 % 60_000);
             way.wait_once(on, IN, || waker.flag.load(SeqCst))?;
             if !waker.flag.load(SeqCst) {

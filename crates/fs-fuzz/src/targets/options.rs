@@ -57,8 +57,8 @@ fn write_and_read(input: &mut Input<'_>) {
     assert_eq!(timestamps(&out[..n]), (at > 0).then_some(pair), "timestamps come back");
 }
 
-/// Returns the length of a SYN's options as the engine writes them, counted from the fields: each
-/// takes whole words, and timestamps have SACK-permitted in their first.
+/// Returns the length of a SYN's options as the engine writes them, computed from the fields: each
+/// option takes whole words, and SACK-permitted shares a word with timestamps.
 fn syn_len(syn: &SynOptions) -> usize {
     let one = |is_there: bool| if is_there { 4 } else { 0 };
     let sack_and_timestamps = if syn.timestamps.is_some() { 12 } else { one(syn.sack_permitted) };

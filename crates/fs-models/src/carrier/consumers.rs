@@ -3,7 +3,7 @@
 use super::*;
 
 impl Rules {
-    /// The steps that both threads of the consumer share: a look under the lock.
+    /// The steps that both consumer threads share: reading the words under the lock.
     pub(super) fn reads(&self, now: &State, me: usize, steps: &mut Steps) -> bool {
         let reader = now.readers[me];
         match reader.at {
@@ -13,11 +13,11 @@ impl Rules {
             }),
             Step::ReadCount => step(steps, now, "consumer: reads K", true, |s| {
                 s.readers[me].count = s.count;
-                s.readers[me].at = if self.no_second_reading { Step::Look } else { Step::ReadAgain };
+                s.readers[me].at = if self.no_second_reading { Step::Check } else { Step::ReadAgain };
             }),
             Step::ReadAgain => step(steps, now, "consumer: reads W again", true, |s| {
                 let same = s.w.same_but_for_flights(reader.seen);
-                s.readers[me].at = if same { Step::Look } else { Step::ReadWord };
+                s.readers[me].at = if same { Step::Check } else { Step::ReadWord };
             }),
             Step::Clear => step(steps, now, "consumer: clears M or asks", true, |s| {
                 if s.w == reader.seen && (s.w.tail == s.head || self.clear_with_bytes) {
@@ -47,24 +47,24 @@ impl Rules {
                 s.receive_lock = 1;
                 s.readers[me].at = Step::ReadWord;
             }),
-            Step::Look => {
+            Step::Check => {
                 let mut after = *now;
-                match after.look(self, me) {
-                    Look::Took => {
+                match after.check(self, me) {
+                    Outcome::Took => {
                         idle(&mut after);
                         steps.push(("receiver: takes", after, true));
                     }
-                    Look::End => {
+                    Outcome::End => {
                         after.end(self);
                         after.receive_lock = 0;
                         after.readers[me].at = Step::Ended;
                         steps.push(("receiver: end", after, true));
                     }
-                    Look::Behind => {
+                    Outcome::Behind => {
                         idle(&mut after);
                         steps.push(("receiver: waits for kernel bytes", after, false));
                     }
-                    Look::NothingByKernel => {
+                    Outcome::NothingByKernel => {
                         step(steps, now, "receiver: sleeps", true, |s| {
                             s.sleepers += 1;
                             s.receive_lock = 0;
@@ -74,7 +74,7 @@ impl Rules {
                             step(steps, now, "receiver: wants the ring", false, |s| s.readers[me].at = Step::Clear);
                         }
                     }
-                    Look::NothingByRing => {
+                    Outcome::NothingByRing => {
                         step(steps, now, "receiver: looks again", false, idle);
                         step(steps, now, "receiver: is about to sleep", true, |s| s.readers[me].at = Step::SetKernel);
                     }
@@ -134,7 +134,7 @@ impl Rules {
                     s.readers[me].at = Step::Asleep;
                 };
                 if reader.seen.tail != now.head {
-                    // Without the lock it may believe that kernel bytes will wake it.
+                    // Without the lock it may expect that kernel bytes will wake it.
                     if !locks && reader.seen.kernel && now.received < now.boundary {
                         step(steps, now, "poller: sleeps for kernel bytes", true, asleep);
                         return;
@@ -175,10 +175,10 @@ impl Rules {
                     });
                 }
             }
-            Step::Look => {
+            Step::Check => {
                 let mut after = *now;
-                let look = after.look(self, me);
-                if matches!(look, Look::Took | Look::NothingByKernel)
+                let found = after.check(self, me);
+                if matches!(found, Outcome::Took | Outcome::NothingByKernel)
                     && after.sleepers == 0
                     && reader.seen.kernel
                     && !reader.seen.requested
@@ -187,7 +187,7 @@ impl Rules {
                 }
                 after.receive_lock = 0;
                 after.readers[me].at = Step::Idle;
-                if let Look::End = look {
+                if let Outcome::End = found {
                     after.end(self);
                     after.readers[me].at = Step::Ended;
                 }

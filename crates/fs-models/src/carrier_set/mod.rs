@@ -1,7 +1,8 @@
 //! An epoll set with two promoted connections (`fs-carrier`, rules E1 to E6): a sender each, a thread that waits in the set and reads, and a
 //! thread that reads the first connection on its own, changes its registration, and adds the second one to the set.
 //!
-//! [`carrier`](crate::carrier) has one direction in finer steps. Here a look under the receive lock is one step.
+//! [`carrier`](crate::carrier) has one direction in finer steps. Here a check under the receive
+//! lock is one step.
 
 mod rules;
 mod socket;
@@ -44,9 +45,10 @@ pub struct State {
     gate: bool,
     sleepers: u8,
     is_interrupted: bool,
-    /// EPOLLIN was taken away once.
+    /// EPOLLIN was removed once.
     was_changed: bool,
-    /// A change of the registration since the kernel was told: what it reports in that call may be older.
+    /// The registration has changed since the last epoll_ctl(2). The kernel may report the older
+    /// one in that call.
     is_changing: bool,
     waiter: Waiter,
     other: Other,
@@ -145,7 +147,7 @@ impl Rules {
                 s.sockets[i].kernel = true;
                 s.sockets[i].sender = Sender::Idle;
             }),
-            // What is late precedes what is sent now.
+            // A late byte precedes new ones.
             Sender::Send if socket.late.is_some() => {}
             Sender::Send => {
                 for is_late in [false, true] {
@@ -174,7 +176,8 @@ impl Rules {
         }
     }
 
-    /// The application gets an event. Edge-triggered, it may leave it alone if another one is to come.
+    /// The application gets an event. With EPOLLET it may ignore the event if another one will
+    /// come.
     fn reports(&self, now: &State, i: usize, steps: &mut Steps, change: impl Fn(&mut State)) {
         step(steps, now, "waiter: has an event", true, |s| {
             change(s);
@@ -188,7 +191,8 @@ impl Rules {
         }
     }
 
-    /// EPOLL_CTL_MOD of the first connection: put off, with the gate, or the kernel's call.
+    /// EPOLL_CTL_MOD of the first connection: deferred under the gate, or made with the kernel's
+    /// call.
     fn changes(&self, s: &mut State, is_wanted: bool) {
         s.is_changing = true;
         let socket = &mut s.sockets[0];
@@ -203,7 +207,7 @@ impl Rules {
         }
     }
 
-    /// E5: the change is taken in, with the gate.
+    /// E5: the change is applied under the gate.
     fn takes_change(s: &mut State, is_wanted: bool) {
         s.is_changing = true;
         let socket = &mut s.sockets[0];
@@ -247,7 +251,7 @@ impl Rules {
                         s.sockets[1].is_member = true;
                         s.other = Other::Adding;
                     });
-                    // Before, it has used the connection.
+                    // Before that, the thread has used the connection.
                     if now.sockets[1].may_clear(self) {
                         step(steps, now, "other: clears M of the second", false, |s| s.sockets[1].clear(self));
                     }
@@ -278,7 +282,7 @@ impl Rules {
             Other::Changed => step(steps, now, "other: gives EPOLLIN back", true, |s| {
                 self.changes(s, true);
             }),
-            // As in `Adding`: the receive lock is taken for it.
+            // As in `Adding`, the receive lock is required.
             Other::Telling(_) if now.gate || now.sockets[0].lock != 0 => {}
             Other::Telling(is_wanted) => {
                 step(steps, now, "other: takes the change in", true, |s| Rules::takes_change(s, is_wanted));

@@ -1,4 +1,4 @@
-//! Which of the rules E1 to E6 a model keeps.
+//! The rules E1 to E6 that a model breaks.
 
 /// A model's size, and the rules that it breaks (true: broken).
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,9 +9,10 @@ pub struct Rules {
     pub edge: bool,
     /// The second connection is added while the waiter runs.
     pub adds: bool,
-    /// EPOLLIN of the first connection is taken away and given back, level-triggered, while the waiter runs.
+    /// EPOLLIN of the first connection is removed and added again, level-triggered, while the
+    /// waiter runs.
     pub changes: bool,
-    /// C5: M is cleared though a thread sleeps in the set.
+    /// C5: M is cleared although a thread sleeps in the set.
     pub clear_over_sleeper: bool,
     /// C5: the sleepers are read without the gate.
     pub clear_without_gate: bool,
@@ -23,7 +24,7 @@ pub struct Rules {
     pub c4_before_count: bool,
     /// E5: an added connection keeps its carrier.
     pub add_without_c4: bool,
-    /// E5: no thread is told of an added connection's bytes.
+    /// E5: no thread is woken for an added connection's bytes.
     pub add_without_interrupt: bool,
     /// Edge-triggered: the ring stays the carrier while a thread sleeps over reported bytes.
     pub ring_over_reported: bool,
@@ -31,16 +32,18 @@ pub struct Rules {
     pub no_boundary: bool,
     /// C5: M is requested with kernel bytes unread whose sender has yet to count them.
     pub request_over_bytes: bool,
-    /// C9: a receive that finds nothing does not ask the kernel, though it has reported the socket.
+    /// C9: a receive that finds no bytes does not call the kernel, although the kernel has reported
+    /// the socket.
     pub no_c9: bool,
-    /// Edge-triggered: a receive returns the bytes of one carrier, and the reader takes the short count for an empty socket.
+    /// Edge-triggered: a receive returns the bytes of one carrier, and the reader treats the short
+    /// count as an empty socket.
     pub short_count: bool,
-    /// E6: a change is put off though a thread sleeps in the set.
+    /// E6: a change is deferred although a thread sleeps in the set.
     pub defer_over_sleeper: bool,
-    /// E6: the kernel is not told before a sleep.
+    /// E6: deferred changes are not applied before a sleep.
     pub sleep_untold: bool,
-    /// E6: the kernel is not told before it is asked for events.
+    /// E6: deferred changes are not applied before the kernel's events are read.
     pub ask_untold: bool,
-    /// E1: ring bytes are reported though kernel bytes precede them that have not arrived.
+    /// E1: ring bytes are reported although the kernel bytes before them have not arrived.
     pub report_behind: bool,
 }

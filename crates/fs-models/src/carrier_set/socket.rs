@@ -1,4 +1,4 @@
-//! One connection, and what a receive takes from it.
+//! One connection, and its receive calls.
 
 use super::rules::Rules;
 
@@ -25,9 +25,9 @@ pub(super) struct Socket {
     pub(super) ring: u8,
     pub(super) queue: [u8; 3],
     pub(super) queued: u8,
-    /// Bytes that were sent by either carrier: arrivals.
+    /// Number of bytes that were sent by either carrier. Each is an arrival for EPOLLET.
     pub(super) arrived: u8,
-    /// A byte that send(2) has taken and that has not arrived.
+    /// A byte that send(2) has accepted and that has not arrived yet.
     pub(super) late: Option<u8>,
     /// The kernel has an edge to report.
     pub(super) edge: bool,
@@ -41,7 +41,7 @@ pub(super) struct Socket {
     pub(super) is_wanted: bool,
     /// The kernel's set has EPOLLIN.
     pub(super) is_told: bool,
-    /// A change was put off.
+    /// A change was deferred.
     pub(super) is_untold: bool,
     pub(super) is_hot: bool,
     pub(super) reported: u8,
@@ -121,7 +121,7 @@ impl Socket {
         (true, has_ring)
     }
 
-    /// C5 is allowed, as far as this socket is concerned.
+    /// Returns true if this socket allows C5.
     pub(super) fn may_clear(&self, rules: &Rules) -> bool {
         let is_drained = !self.flight || self.queued == 0 || rules.request_over_bytes;
         self.kernel && !self.requested && self.tail == self.head && self.received >= self.count && is_drained

@@ -16,7 +16,8 @@ impl Rules {
                     s.is_changing = false;
                     s.waiter = Waiter::Ask;
                 });
-                // By what it was told before, the kernel has nothing, and it knows of all that is wanted.
+                // The kernel has nothing to report for the registrations that it knows, and these
+                // are current.
                 let is_nothing =
                     |socket: &Socket| !self.kernel_has_event(socket) && (socket.is_told || !socket.is_wanted);
                 if now.sockets.iter().all(is_nothing) && !self.c4_before_count {
@@ -95,7 +96,7 @@ impl Rules {
                     (took, more) = s.take(i);
                     more |= took;
                 }
-                // The second connection has one reader: each report of it is true.
+                // Only this thread reads the second connection, so every event for it must be true.
                 if !took && i == 1 {
                     s.wrong = s.wrong.or(Some("reported, and nothing to read"));
                 }

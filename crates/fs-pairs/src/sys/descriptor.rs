@@ -1,5 +1,6 @@
-//! Descriptors in a process that is not ours: they are closed by the system call itself, since the C library's close(2) may be the preloaded
-//! library's, and the program may close them behind our back.
+//! Descriptors in a program's process. They are closed with the system call itself, because the C
+//! library's close(2) may be the preloaded library's. The program may close them without our
+//! knowledge.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -34,7 +35,8 @@ impl Drop for Quiet {
     }
 }
 
-/// A descriptor's number and the file that it was: the program may have closed it, and opened another file under its number.
+/// A descriptor's number and its file's identity. The program may have closed it and opened another
+/// file with the same number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weak {
     number: RawFd,
@@ -43,7 +45,7 @@ pub(crate) struct Weak {
 }
 
 impl Weak {
-    /// Gives the descriptor up to the number.
+    /// Stores a descriptor by its number.
     pub(crate) fn new(fd: Quiet) -> Result<Self, Errno> {
         let stat = rustix::fs::fstat(fd.owned())?;
         let fd = ManuallyDrop::new(fd);
@@ -58,7 +60,7 @@ impl Weak {
         (self.number, self.device, self.inode)
     }
 
-    /// Returns the descriptor, if it is still the same file.
+    /// Returns the descriptor if it still is the same file.
     pub(crate) fn get(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: only used for the next call. A number that the program closes at this moment fails, or is another file's, which
         // a stat does not change.
@@ -67,7 +69,7 @@ impl Weak {
         (stat.st_dev == self.device && stat.st_ino == self.inode).then_some(fd)
     }
 
-    /// Closes the descriptor, if it is still the same file.
+    /// Closes the descriptor if it still is the same file.
     pub(crate) fn close(self) {
         if self.get().is_some() {
             // SAFETY: it is the file that `new` was given, and not used any more.
@@ -76,19 +78,19 @@ impl Weak {
     }
 }
 
-/// A record, and the descriptor that came along.
+/// A received record and its descriptor.
 #[derive(Debug)]
 pub(crate) struct Received<F> {
     /// 0 is the end of the connection.
     pub(crate) len: usize,
     /// The record was longer than the buffer, or carried several descriptors.
     pub(crate) is_long: bool,
-    /// The process has no room for a descriptor that came along.
+    /// The process had no free number for a descriptor of the record.
     pub(crate) is_lost: bool,
     pub(crate) fd: Option<F>,
 }
 
-/// Receives a record without a wait. `own` takes each descriptor that came along.
+/// Receives a record without blocking. `own` takes each received descriptor.
 pub(crate) fn receive<F>(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],

@@ -13,7 +13,7 @@ const SO_NETNS_COOKIE: i32 = 71;
 /// The process at the other end of a Unix socket, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Credentials {
-    /// 0 for a process that the own pid namespace does not show.
+    /// 0 for a process that is not visible in this pid namespace.
     pub(crate) pid: u32,
     pub(crate) uid: u32,
 }

@@ -1,10 +1,10 @@
-//! Descriptors under a number of the test's choice.
+//! Descriptors with a number of the test's choice.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Puts a duplicate of `file` under the number `number`, whatever was there.
+/// Duplicates `file` to the number `number`, and replaces what was there.
 pub(crate) fn replace(file: BorrowedFd<'_>, number: i32) -> Result<(), rustix::io::Errno> {
     // SAFETY: never dropped here, so nothing is closed but by the call, which the test is about.
     let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });

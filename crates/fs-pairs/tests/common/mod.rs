@@ -62,7 +62,7 @@ impl Drop for Running {
     }
 }
 
-/// A path that no other test has.
+/// Returns a path that no other test uses.
 pub(crate) fn path() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -116,11 +116,11 @@ pub(crate) fn matched(client: &Client, number: Number) -> (Region, End) {
 }
 
 pub(crate) fn promote<F: AsFd>(socket: F, region: Region, end: End) -> Pair<Socket<F>> {
-    // Looks that outlast a busy machine's scheduling, so that both ends find the ring.
+    // Spins longer than a busy machine's time slices, so that both ends use the ring.
     promote_with(LONG, socket, region, end)
 }
 
-/// A look that a busy machine's peer answers.
+/// A spin in which the peer answers even on a busy machine.
 const LONG: Pacing = Pacing { look_ns: 5_000_000, ..Pacing::SPIN };
 
 fn promote_with<F: AsFd>(pacing: Pacing, socket: F, region: Region, end: End) -> Pair<Socket<F>> {
@@ -128,7 +128,7 @@ fn promote_with<F: AsFd>(pacing: Pacing, socket: F, region: Region, end: End) ->
     Pair::promote(Socket(socket), region, end, side, pacing).expect("promote")
 }
 
-/// Two promoted ends, each offered by a client of its own.
+/// Returns two promoted ends, each offered by its own client.
 pub(crate) fn promoted<F: AsFd>(
     client_a: &Client,
     client_b: &Client,
@@ -138,7 +138,7 @@ pub(crate) fn promoted<F: AsFd>(
     promoted_with(LONG, client_a, client_b, a, b)
 }
 
-/// The same, with receivers that wait so.
+/// Like [`promoted`], with this pacing of the receivers.
 pub(crate) fn promoted_with<F: AsFd>(
     pacing: Pacing,
     client_a: &Client,
@@ -153,7 +153,7 @@ pub(crate) fn promoted_with<F: AsFd>(
     (promote_with(pacing, a, region_a, end_a), promote_with(pacing, b, region_b, end_b))
 }
 
-/// Sends `rounds` messages to and fro, and returns how many went by the ring.
+/// Sends `rounds` messages in both directions. Returns how many used the ring.
 pub(crate) fn ping_pong<A: AsFd + Sync + Send, B: AsFd + Sync + Send>(
     a: &Pair<Socket<A>>,
     b: &Pair<Socket<B>>,

@@ -22,7 +22,7 @@ use crate::table;
 
 pub(crate) use polled::Polled;
 
-/// A set may have something to tell the kernel.
+/// True if a set may have deferred epoll_ctl(2) calls.
 static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 
 impl Polled {
@@ -33,7 +33,8 @@ impl Polled {
         &self.set
     }
 
-    /// The first use in a child of fork(2): the sockets in the set are pinned, and those with bytes in the ring are in a new [`Set`].
+    /// Handles the first use in a child of fork(2): pins the sockets in the set, and puts those
+    /// with bytes in the ring into a new [`Set`].
     #[cold]
     fn begin_child(&self) {
         let new = Set::new(process::pacing());
@@ -76,7 +77,8 @@ impl Polled {
         tell_all();
     }
 
-    /// The kernel has to know everything from here on. Returns whether a ring in the set has bytes to report, which the kernel does not know.
+    /// Makes the kernel's set complete from now on. Returns whether a ring in the set has bytes to
+    /// report, which the kernel does not know.
     pub(crate) fn leave_to_kernel(&self) -> bool {
         self.kernel_only.store(true, Ordering::Relaxed);
         tell_all();
@@ -84,7 +86,7 @@ impl Polled {
         self.set().get().has_event(&SetCall::NONE)
     }
 
-    /// The set, of this number, is about to be in another one.
+    /// Called before the set with this number is added to another one.
     ///
     /// # Errors
     /// The errors of [`Set::show_rest`].
@@ -93,7 +95,7 @@ impl Polled {
         self.show_rest(number)
     }
 
-    /// The set, of this number, is readable if a ring in it has bytes to report, and no longer.
+    /// Makes the set with this number readable exactly while a ring in it has bytes to report.
     ///
     /// # Errors
     /// Those of [`Set::show_rest`].
@@ -108,7 +110,7 @@ impl Polled {
         has_rest
     }
 
-    /// The calling thread has jumped out of a call.
+    /// Frees the locks of the calling thread after it has jumped out of a call.
     pub(crate) fn break_own_locks(&self, call: SetCall) {
         self.set().get().break_own_locks(&call);
     }
@@ -119,7 +121,8 @@ impl Polled {
     }
 }
 
-/// E6: tells the kernel what epoll_ctl(2) has not told it: before a fork, and before a socket or a set is used in another way.
+/// E6: makes the deferred epoll_ctl(2) calls: before a fork, and before a socket or a set is used
+/// in another way.
 pub(crate) fn tell_all() {
     if !IS_UNTOLD.swap(false, Ordering::Relaxed) {
         return;
@@ -138,14 +141,14 @@ pub(crate) fn tell_all() {
     });
 }
 
-/// Tells the kernel what epoll_ctl(2) has not told it about a socket.
+/// Makes the deferred epoll_ctl(2) calls of a socket.
 pub(crate) fn tell(socket: &Socket) {
     if socket.is_untold() {
         tell_all();
     }
 }
 
-/// In a new child: locks that a thread of the parent may have held are free.
+/// Frees, in a new child, the locks that a thread of the parent may have held.
 pub(crate) fn begin_child() {
     table::for_each(|_, slot| {
         let Some(held) = slot.object.hold() else { return };
@@ -169,7 +172,8 @@ pub(crate) fn find(number: RawFd, id: Option<u64>) -> Option<Held> {
     }
 }
 
-/// A socket is being promoted that may be in a set. False: it cannot be promoted.
+/// Adds a socket that is being promoted to its set, if it is in one. Returns false if it cannot be
+/// promoted.
 pub(crate) fn join_registered(fd: RawFd, slot: &Slot, socket: &Socket) -> bool {
     let Some(at) = slot.registered() else { return true };
     let Some(held) = find(at.number, Some(at.set)) else {
@@ -185,8 +189,9 @@ pub(crate) fn join_registered(fd: RawFd, slot: &Slot, socket: &Socket) -> bool {
     joined
 }
 
-/// An offered socket is about to be closed. The service has a duplicate until it hears of that, and the kernel would report events of the
-/// socket as long, under a number that may stand for another one by then.
+/// Called before the close of an offered socket. The service holds a duplicate until it learns of
+/// that. Until then the kernel would report events of the socket, under a number that may refer to
+/// another file by then.
 pub(crate) fn leave_registered(fd: RawFd, slot: &Slot) {
     if slot.offer.load(Ordering::Relaxed) == 0 || slot.forks() != process::forks() {
         return;
@@ -239,11 +244,11 @@ pub(crate) fn control(
     };
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
     if polled.is_kernel_only() {
-        // Bytes that are left in its ring are reported as before.
+        // Unread bytes in its ring are reported as before.
         socket.pin();
     }
     if polled.is_own() {
-        // Before: a fork of another thread has to find it.
+        // Set before the change, so that a fork of another thread finds it.
         if !IS_UNTOLD.load(Ordering::Relaxed) {
             IS_UNTOLD.store(true, Ordering::Relaxed);
         }
@@ -254,7 +259,7 @@ pub(crate) fn control(
     }
     tell(socket);
     if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {
-        // C9: another thread may have the kernel's event before the socket is among those that are hot.
+        // C9: another thread may get the kernel's event before the socket is in the hot list.
         socket.pair().report_readable();
     }
     if operation != libc::EPOLL_CTL_DEL {
@@ -273,7 +278,7 @@ pub(crate) fn control(
                     socket.change_membership(polled.id(), fd, events, data);
                     Ok(n)
                 }
-                // Registered in the kernel's set behind the library's back.
+                // The socket was registered in the kernel's set without the library.
                 None => {
                     socket.pin();
                     Ok(n)

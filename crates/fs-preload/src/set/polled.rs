@@ -15,7 +15,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Polled {
     pub(super) id: u64,
     pub(super) set: Current<Set<Fd>>,
-    /// The process's generation that `set` is of.
+    /// The process's generation in which `set` was made.
     pub(super) generation: AtomicU32,
     /// [`process::forks`] when it was made.
     pub(super) forks: u32,

@@ -1,4 +1,5 @@
-//! The library's own memory: not malloc(3), which a data call in a signal handler must not enter, and which may be the application's own.
+//! The library's own memory. malloc(3) cannot be used: a data call in a signal handler must not
+//! enter it, and it may be the application's own.
 //!
 //! Sizes are powers of two with a free list each; memory is taken from the kernel in pieces of [`PIECE`] and never given back. All of it
 //! happens under one spin lock with signals blocked. The library allocates at a promotion, in epoll_ctl(2) and for long arrays of poll(2).
@@ -102,7 +103,8 @@ fn take(class: usize, size: usize) -> *mut u8 {
         free.store(unsafe { block.cast::<*mut u8>().read() }, Ordering::Relaxed);
         return block;
     }
-    // Blocks are as aligned as they are long: pieces begin with pages, and what is skipped is less than one block.
+    // Blocks are aligned to their size, because pieces start at pages and less than one block is
+    // skipped.
     let next = NEXT.load(Ordering::Relaxed);
     let skip = next.align_offset(size);
     if next.is_null() || LEFT.load(Ordering::Relaxed) < skip.saturating_add(size) {

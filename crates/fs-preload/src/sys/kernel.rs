@@ -49,7 +49,7 @@ impl Fd {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The socket has another number, and the old one may be closed.
+    /// Changes the number of the socket, whose old number may be closed.
     pub(crate) fn renumber(&self, number: c_int) {
         self.0.store(number, Ordering::Relaxed);
     }
@@ -186,10 +186,10 @@ macro_rules! machine {
 
 machine! { Fd, SetCall, ThisThread }
 
-/// The calling thread, where no descriptor matters.
+/// The calling thread, for calls without a descriptor.
 pub(crate) struct ThisThread;
 
-/// One call of epoll_wait(2) and its like, or of epoll_ctl(2).
+/// One call of epoll_wait(2) or a similar function, or of epoll_ctl(2).
 #[derive(Clone, Copy)]
 pub(crate) struct SetCall {
     pub(crate) number: c_int,
@@ -261,7 +261,7 @@ impl KernelSet for SetCall {
         let mut number = INTERRUPTION.load(Ordering::Relaxed);
         if number < 0 {
             let new = eventfd(1, EventfdFlags::CLOEXEC)?;
-            // A high number: programs expect the lowest ones for their own files.
+            // A high number, because programs expect the lowest numbers for their own files.
             let new = rustix::io::fcntl_dupfd_cloexec(&new, 900).unwrap_or(new);
             match INTERRUPTION.compare_exchange(-1, new.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => number = new.into_raw_fd(),

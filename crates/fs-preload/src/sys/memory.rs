@@ -1,8 +1,8 @@
 //! Memory of the application: whether an address may be read or written, and arrays of pieces.
 //!
-//! The kernel's calls return EFAULT for a bad address; a copy to or from the ring would end the process. An address is asked for once per
-//! page, by process_vm_readv(2) of this very process, and a table remembers pages that were good. A page that was good and was unmapped
-//! since is not noticed.
+//! The kernel's calls return EFAULT for a bad address; a copy to or from the ring would end the
+//! process. An address is checked once per page with process_vm_readv(2) of this process, and a
+//! table remembers valid pages. A page that was unmapped after its check is not noticed.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +44,8 @@ fn ask(at: usize, want: usize, known: &AtomicUsize, writes: bool) -> bool {
     let before = errno();
     let mut byte = 0_u8;
     let there = iovec { iov_base: at as *mut c_void, iov_len: 1 };
-    // To ask for a write, the byte is copied to where it is. It belongs to a buffer that the application has given away for the call.
+    // To check for writing, the byte is copied to its own place. It belongs to a buffer that the
+    // application has passed to the call.
     let here = if writes { there } else { iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 } };
     // SAFETY: the kernel checks both addresses.
     let n = unsafe { libc::process_vm_readv(libc::getpid(), &raw const here, 1, &raw const there, 1, 0) };
@@ -108,7 +109,7 @@ pub(crate) unsafe fn message<'a>(message: *const msghdr) -> Option<&'a msghdr> {
     unsafe { message.as_ref() }
 }
 
-/// Returns the bytes that a piece describes, to be sent. Nothing: they cannot be read.
+/// Returns the bytes that a piece describes, to be sent, or `None` if they cannot be read.
 ///
 /// # Safety
 /// Nobody changes the bytes during the call, as send(2) asks.
@@ -122,7 +123,8 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, n: usize) -> Option<&'a [u8]
     is_readable(data.cast::<u8>(), n).then(|| unsafe { core::slice::from_raw_parts(data.cast(), n) })
 }
 
-/// Returns the bytes that a piece describes, to be received into. Nothing: they cannot be written.
+/// Returns the bytes that a piece describes, to be received into, or `None` if they cannot be
+/// written.
 ///
 /// # Safety
 /// Nobody uses the bytes during the call, as recv(2) asks.

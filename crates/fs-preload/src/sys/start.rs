@@ -1,4 +1,4 @@
-//! When the library is loaded, when the process forks, and when it ends.
+//! The library's load, the process's forks, and its exit.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -15,7 +15,7 @@ use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 use super::{heap, real, threads, wiped};
 use crate::{child, confined, process, promotion, set, table};
 
-/// Names a file to which each process appends its counters at its end.
+/// The variable with the file to which each process appends its counters at its exit.
 const REPORT_VARIABLE: &str = "FASTSOCK_REPORT";
 
 /// Sets how many times a wait yields the processor before it sleeps, instead of spinning.
@@ -28,7 +28,7 @@ fn number_of(variable: &str) -> Option<u32> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Run by the dynamic loader: after the C library's own set-up, before main.
+/// The dynamic loader runs this after the C library's own set-up and before main.
 #[cfg_attr(test, allow(dead_code, reason = "a test is not preloaded"))]
 extern "C" fn start() {
     real::resolve_all();
@@ -42,7 +42,7 @@ extern "C" fn start() {
     process::set_pacing(number_of(YIELDS_VARIABLE));
     let path = std::env::var_os(CONTROL_VARIABLE).filter(|path| !path.is_empty());
     let path = path.unwrap_or_else(|| OsString::from(SYSTEM_CONTROL));
-    // A path that is too long for a socket: there is no service.
+    // Without a service if the path is too long for a socket.
     if let Ok(client) = Client::new(&PathBuf::from(path)) {
         promotion::start(client);
     }
@@ -127,7 +127,8 @@ pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
     around_vfork(fork)
 }
 
-/// A fork whose child does nothing but exec(2): what exec does not close was left to the kernel, and all else keeps one holder.
+/// A fork whose child only calls exec(2). Descriptors without close-on-exec were left to the
+/// kernel, and the others keep one holder.
 pub(crate) fn around_vfork(fork: impl FnOnce() -> c_int) -> c_int {
     set::tell_all();
     lock();

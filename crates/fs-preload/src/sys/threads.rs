@@ -24,7 +24,7 @@ pub(crate) fn is_single() -> bool {
     unsafe { &*FLAG.load(Ordering::Relaxed) }.load(Ordering::Relaxed) != 0
 }
 
-/// Gives the processor to another thread, unless the process has confined itself.
+/// Yields the processor to another thread, unless the process has confined itself.
 pub(crate) fn yield_now() {
     if confined::is_confined() {
         core::hint::spin_loop();

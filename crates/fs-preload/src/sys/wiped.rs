@@ -29,7 +29,7 @@ pub(crate) fn is_wiped() -> bool {
     unsafe { &*WORD.load(Ordering::Relaxed) }.load(Ordering::Relaxed) == 0
 }
 
-/// The process knows that it is another one.
+/// Records that the process knows that it is a new one.
 pub(crate) fn mark() {
     // SAFETY: as above.
     unsafe { &*WORD.load(Ordering::Relaxed) }.store(1, Ordering::Relaxed);

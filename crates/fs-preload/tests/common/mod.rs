@@ -32,7 +32,7 @@ pub(crate) fn library() -> &'static Path {
 pub(crate) fn compiled(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-{name}"));
-    // Tests are processes that run side by side: none may see a program that another one still writes.
+    // Tests are concurrent processes, and none may see a partly written program.
     let part = program.with_extension(std::process::id().to_string());
     let built = Command::new("cc").args(["-O1", "-w", "-pthread"]).arg(&source).arg("-o").arg(&part).status();
     assert!(built.unwrap().success(), "{} does not compile", source.display());
@@ -79,7 +79,8 @@ impl World {
         command
             .env("LD_PRELOAD", library())
             .env("FASTSOCK_CONTROL", self.folder.join("control"))
-            // A busy machine's processors are shared: a wait that spins would not find what its peer has no processor to send.
+            // On a busy machine a wait that spins would take the processor that its peer needs to
+            // send.
             .env("FASTSOCK_YIELDS", "2000")
             .env("FASTSOCK_REPORT", self.folder.join("report"));
         command
@@ -114,12 +115,13 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs a case of a program on the kernel and under the library: it says the same, and both ends were promoted. Returns what was counted.
+/// Runs a case of a program on the kernel and under the library. Both must print the same, and both
+/// ends must be promoted. Returns the counters.
 pub(crate) fn same(program: &str, case: &str) -> Counted {
     same_with(program, case, 2)
 }
 
-/// The same where so many ends leave counters.
+/// Like [`same`], if `ends` ends write counters.
 pub(crate) fn same_with(program: &str, case: &str, ends: u64) -> Counted {
     let program = compiled_once(program);
     let plain = Command::new(program).arg(case).output().unwrap();

@@ -1,4 +1,4 @@
-// Two processes with one TCP connection and one AF_UNIX socket to meet at. Each case prints what it saw: the same on the kernel alone.
+// Two processes with a TCP connection, and a Unix socket to synchronize. Each case prints its observations, which are the same on the kernel alone.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ extern struct scenario scenarios[];
 #define FAIL(...) do { fprintf(stderr, "%s: ", e->role); fprintf(stderr, __VA_ARGS__); fprintf(stderr, " (line %d)\n", __LINE__); _exit(1); } while (0)
 #define CHECK(x) do { if (!(x)) FAIL("%s: errno %s", #x, strerror(errno)); } while (0)
 
-// The byte at a position of a stream.
+// Returns the byte at a position of a stream.
 static unsigned char pattern(uint64_t at) { return (unsigned char)((at * 2654435761u) >> 13) ^ (unsigned char)at; }
 static void fill(unsigned char *b, uint64_t at, size_t n) { for (size_t i = 0; i < n; i++) b[i] = pattern(at + i); }
 static void match(struct end *e, const unsigned char *b, size_t n) {
@@ -50,14 +50,14 @@ static void get(struct end *e, size_t n) {
     static __thread unsigned char b[1 << 17];
     while (n) { size_t k = n < sizeof b ? n : sizeof b; ssize_t r = recv(e->fd, b, k, 0); if (r <= 0) FAIL("recv: %zd %s, %zu missing", r, strerror(errno), n); match(e, b, r); n -= r; }
 }
-// Both ends have come here.
+// Waits until both ends have called it.
 static void meet(struct end *e) { char c = 'm'; CHECK(write(e->meet, &c, 1) == 1); CHECK(read(e->meet, &c, 1) == 1 && c == 'm'); }
 static void rounds(struct end *e, int n, int pause_us) {
     for (int i = 0; i < n; i++) {
         if (*e->role == 'c') { put(e, 8); get(e, 8); if (pause_us) usleep(pause_us); } else { get(e, 8); put(e, 8); }
     }
 }
-// Until the connection is promoted, if it ever is.
+// Exchanges bytes until the connection is promoted, if it ever is.
 static void warm(struct end *e) { rounds(e, 60, 500); rounds(e, 300, 0); }
 
 static int run_main(int argc, char **argv) {

@@ -2,7 +2,7 @@
 #include "cases.h"
 
 static void nothing(struct end *e) { (void)e; }
-// Ends that yield take a slice of each other program that computes for a round, 5 to 10 ms on a busy machine.
+// A round of ends that yield takes a time slice of each other running program, 5 to 10 ms on a busy machine.
 static void pingpong(struct end *e) { rounds(e, 4000, 0); meet(e); }
 
 static void bulk_send(struct end *e) { put(e, 40 << 20); get(e, 1); for (int i = 0; i < 200; i++) { put(e, 1 + i * 997); get(e, 3); } meet(e); }
@@ -64,7 +64,7 @@ static void flags_receive(struct end *e) {
 }
 
 static void queue_send(struct end *e) { for (int i = 0; i < 20; i++) { put(e, 1000); meet(e); meet(e); } int n = -1; for (int i = 0; i < 1000; i++) { CHECK(ioctl(e->fd, SIOCOUTQ, &n) == 0); if (!n) break; usleep(1000); } printf("unsent %d\n", n);
-    // What the peer's ring has is not unsent, as little as what the peer's kernel has.
+    // Bytes in the peer's ring do not count as unsent, like bytes in the peer's kernel.
     rounds(e, 100, 0); put(e, 100); for (int i = 0; i < 1000; i++) { CHECK(ioctl(e->fd, SIOCOUTQ, &n) == 0); if (!n) break; usleep(1000); } printf("unsent %d\n", n); meet(e); }
 static void queue_receive(struct end *e) {
     for (int i = 0; i < 20; i++) { meet(e); int n = -1; usleep(2000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0); if (n != 1000) FAIL("FIONREAD %d", n); get(e, 1000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0 && n == 0); meet(e); }
@@ -105,7 +105,7 @@ static void fault_receive(struct end *e) {
     FAULT(recv(e->fd, bad, 8, 0)); FAULT(read(e->fd, bad, 8)); FAULT(readv(e->fd, bad, 1)); FAULT(readv(e->fd, &v, 1));
     FAULT(recvmsg(e->fd, bad, 0)); FAULT(recvmsg(e->fd, &m, 0)); FAULT(recvmsg(e->fd, &inner, 0));
     FAULT(poll(bad, 1, 0)); FAULT(select(e->fd + 1, bad, 0, 0, 0));
-    // A buffer that is longer than what can be written, and not needed.
+    // A buffer whose end is not writable, and not needed.
     unsigned char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); mprotect(page + 4096, 4096, PROT_NONE);
     CHECK(recv(e->fd, page + 4000, 4096, 0) == 8); match(e, page + 4000, 8); put(e, 8); meet(e);
 }
@@ -118,7 +118,7 @@ static void file_send(struct end *e) {
         while (at < (off_t)sizeof b) { ssize_t n = sendfile(e->fd, f, &at, sizeof b - at); if (n <= 0) FAIL("sendfile %zd", n); e->sent += n; }
         put(e, 5); get(e, 1); rounds(e, 20, 0);
     }
-    // Small parts, up to the file's end and behind it, and errors.
+    // Small parts, up to and beyond the file's end, and errors.
     for (int i = 0; i < 300; i++) {
         put(e, 8); off_t at = 3; fill(b, e->sent, 612); CHECK(pwrite(f, b, 612, 3) == 612);
         CHECK(sendfile(e->fd, f, &at, 612) == 612 && at == 615); e->sent += 612;
@@ -172,7 +172,7 @@ static void many_receive(struct end *e) {
     CHECK(recvmmsg(e->fd, m, 2, 0, 0) == 2 && m[0].msg_len == 3 && m[1].msg_len == 5); match(e, b, 8); get(e, 1); meet(e);
 }
 
-// MSG_WAITALL: a signal ends it with what is there, also if the first bytes came by the ring. With MSG_PEEK it waits likewise.
+// MSG_WAITALL: after a signal recv returns the bytes that are there, also if the ring carried the first. The same with MSG_PEEK.
 static void on_alarm(int s) { (void)s; }
 static void all_send(struct end *e) {
     for (int i = 0; i < 3; i++) { rounds(e, 100, 0); put(e, 2); meet(e); meet(e); }
@@ -193,7 +193,7 @@ static void all_receive(struct end *e) {
     rounds(e, 100, 0); struct iovec v[2] = {{b, 3}, {b + 3, 5}}; struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
     CHECK(recvmsg(e->fd, &m, MSG_WAITALL) == 8); match(e, b, 8); meet(e);
 }
-// A negative SO_RCVTIMEO: no wait.
+// With a negative SO_RCVTIMEO recv does not block.
 static void timeout_send(struct end *e) { for (int i = 0; i < 20; i++) { rounds(e, 100, 0); put(e, 2); meet(e); meet(e); } }
 static void timeout_receive(struct end *e) {
     struct timeval negative = {-1, 0}, none = {0, 0}; unsigned char b[8];
@@ -204,7 +204,7 @@ static void timeout_receive(struct end *e) {
     }
 }
 
-// A receive ends at the mark of urgent data that follows the ring's bytes.
+// recv stops at the mark of urgent data that follows the ring's bytes.
 static void mark_send(struct end *e) {
     rounds(e, 100, 0); put(e, 2); unsigned char c = pattern(e->sent); CHECK(send(e->fd, &c, 1, MSG_OOB) == 1); e->sent++; put(e, 2); meet(e); meet(e);
 }
@@ -221,11 +221,11 @@ static void names_receive(struct end *e) {
     unsigned char b[8]; struct sockaddr_in from; socklen_t n = -5; rounds(e, 100, 0); meet(e);
     struct iovec v = {b, 8}; struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_name = &from, .msg_namelen = -1};
     CHECK(recvmsg(e->fd, &m, 0) == -1 && errno == EINVAL);
-    // The bytes are gone: the kernel refuses the length behind them.
+    // The bytes are consumed: the kernel rejects the length after it has copied them.
     CHECK(recvfrom(e->fd, b, 3, 0, (void *)&from, &n) == -1 && errno == EINVAL); e->got += 3; get(e, 5); meet(e);
 }
 
-// An option that the socket inherits from its listener: its control data comes with each message.
+// The socket inherits an option from its listener. Each message has the option's control data.
 static void option_client(struct end *e) {
     struct sockaddr_in a; CHECK(read(e->meet, &a, sizeof a) == sizeof a); int old = e->fd; rounds(e, 100, 0);
     e->fd = socket(AF_INET, SOCK_STREAM, 0); CHECK(connect(e->fd, (void *)&a, sizeof a) == 0); e->sent = e->got = 0;

@@ -1,4 +1,4 @@
-// The life of descriptors: fork, exec, SCM_RIGHTS, dup, close, shutdown, death, signals.
+// Descriptors in fork, exec, SCM_RIGHTS, dup, close, shutdown, SIGKILL and signal handlers.
 #include "cases.h"
 
 static void half_close_send(struct end *e) { put(e, 5000); shutdown(e->fd, SHUT_WR); get(e, 700); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); CHECK(send(e->fd, &c, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE); meet(e); }
@@ -34,7 +34,7 @@ static void dup_both(struct end *e) {
     rounds(e, 200, 0); meet(e);
 }
 
-// The child uses what it has inherited; its parent too.
+// A child and its parent use an inherited socket.
 static void fork_used(struct end *e) {
     put(e, 1000); meet(e); fflush(stdout);
     if (*e->role == 's') {
@@ -44,7 +44,7 @@ static void fork_used(struct end *e) {
     } else { get(e, 1050); }
     rounds(e, 300, 0); meet(e);
 }
-// A child that only holds what it has inherited, and one that closes it.
+// A child that only holds its inherited sockets, and one that closes them.
 static void fork_idle(struct end *e) {
     pid_t p[2];
     for (int i = 0; i < 2; i++) if (!(p[i] = fork())) { if (i) { close(e->fd); for (int j = 5; j < 50; j++) close(j); } pause(); _exit(0); }
@@ -52,7 +52,7 @@ static void fork_idle(struct end *e) {
     for (int i = 0; i < 2; i++) { kill(p[i], SIGKILL); waitpid(p[i], 0, 0); }
     rounds(e, 300, 0); meet(e);
 }
-// The first call of a child that the library sees is the birth of a connection.
+// A child's first call that the library sees creates a connection.
 static void fork_born(struct end *e) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}; socklen_t n = sizeof a; int l = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(bind(l, (void *)&a, n) == 0 && listen(l, 5) == 0 && getsockname(l, (void *)&a, &n) == 0); fflush(stdout);
@@ -61,7 +61,7 @@ static void fork_born(struct end *e) {
     if (!p) { CHECK(connect(c, (void *)&a, n) == 0); o.fd = c; warm(&o); exit(0); }
     o.fd = accept(l, 0, 0); warm(&o); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); close(o.fd); close(c); close(l); meet(e);
 }
-// A handler of a signal that comes in the middle of a fork forks, too.
+// A signal handler forks in the middle of a fork.
 static void on_fork(int s) { pid_t p = _Fork(); if (!p) _exit(0); int e = errno; if (p > 0) waitpid(p, 0, 0); errno = e; alarms++; }
 static void fork_storm(struct end *e) {
     rounds(e, 100, 0); meet(e);
@@ -70,7 +70,7 @@ static void fork_storm(struct end *e) {
     for (int i = 0; i < 300 || alarms < 20; i++) { pid_t p = fork(); if (!p) _exit(0); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); }
     memset(&t, 0, sizeof t); setitimer(ITIMER_REAL, &t, 0); rounds(e, 300, 0); meet(e);
 }
-// The last holder is the child.
+// The child is the last holder.
 static void fork_left(struct end *e) {
     meet(e); fflush(stdout); pid_t p = fork();
     if (p) { close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e); return; }
@@ -83,18 +83,18 @@ static void exec_give(struct end *e) {
     close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
 static void exec_talk(struct end *e) { usleep(50000); e->got = e->sent; for (int i = 0; i < 100; i++) { put(e, 100 + i); get(e, 100 + i); } shutdown(e->fd, SHUT_WR); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); meet(e); }
-// The next program uses the number as it is.
+// The program after exec uses the inherited number.
 static void execl_give(struct end *e) {
     fflush(stdout); fcntl(e->fd, F_SETFD, 0); char command[64]; snprintf(command, 64, "exec cat <&%d >&%d", e->fd, e->fd); pid_t p = fork();
     if (!p) { execl("/bin/sh", "sh", "-c", command, (char *)0); _exit(9); }
     close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
-// What io_uring does is not seen: the connection is the kernel's from there on.
+// The library does not see io_uring's calls, so from then on the kernel alone carries the connection.
 static void uring_both(struct end *e) {
     rounds(e, 100, 0); unsigned char parameters[120] = {0}; int ring = syscall(SYS_io_uring_setup, 4, parameters); if (ring >= 0) close(ring);
     rounds(e, 300, 0); meet(e);
 }
-// Bytes that a ring has when io_uring begins: io_uring is refused, as by kernel.io_uring_disabled, so the program reads them otherwise.
+// If a ring has unread bytes, io_uring_setup fails as with kernel.io_uring_disabled, so the program reads them in another way.
 #include <linux/io_uring.h>
 static ssize_t receive_by_uring(struct end *e, void *data, unsigned len) {
     struct io_uring_params about = {0}; int ring = syscall(SYS_io_uring_setup, 4, &about); 
@@ -117,7 +117,7 @@ static void vfork_give(struct end *e) {
     if (!p) { dup2(e->fd, 0); dup2(e->fd, 1); close(e->fd); close(other); execlp("cat", "cat", (char *)0); _exit(9); }
     CHECK(fcntl(other, F_GETFD) >= 0); close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
-// A program that has nothing to do with the connection runs meanwhile.
+// A program without the connection runs at the same time.
 static void exec_other(struct end *e) { for (int i = 0; i < 5; i++) { CHECK(system("true") == 0); rounds(e, 300, 0); } FILE *f = popen("echo x", "r"); char b[8]; CHECK(fgets(b, 8, f) && pclose(f) == 0); rounds(e, 300, 0); meet(e); }
 
 static void send_fd(int over, int fd) {
@@ -176,7 +176,7 @@ static void stream_both(struct end *e) {
 }
 
 static void number_both(struct end *e) {
-    // A number that is used again for something else.
+    // A number that is reused for another file.
     meet(e); int fd = e->fd; close(fd); int p[2]; CHECK(pipe(p) == 0 && (p[0] == fd || p[1] == fd || 1));
     CHECK(write(p[1], "pipe", 4) == 4); char b[8]; CHECK(read(p[0], b, 8) == 4); meet(e);
 }
@@ -184,14 +184,14 @@ static void socket_option(struct end *e) {
     int two = 2, one = 1; rounds(e, 100, 0); CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVLOWAT, &two, sizeof two) == 0); rounds(e, 100, 0);
     CHECK(setsockopt(e->fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0); rounds(e, 100, 0); meet(e);
 }
-// A handler that jumps out of calls, wherever it finds them.
+// A handler jumps out of calls at any point.
 #include <setjmp.h>
 static sigjmp_buf back; static volatile sig_atomic_t may_jump;
 static void on_jump(int s) { if (may_jump) { may_jump = 0; siglongjmp(back, 1); } }
 static void jump_receive(struct end *e) {
     struct sigaction a = {.sa_handler = on_jump}; sigaction(SIGALRM, &a, 0); unsigned char b[8]; int jumps = 0;
     struct itimerval t = {{0, 0}, {0, 0}};
-    // Only peeks are jumped out of: what a jump out of a read has taken is lost on the kernel, too.
+    // Only calls with MSG_PEEK are interrupted: a jump out of a read loses bytes on the kernel, too.
     for (int i = 0; i < 400; i++) {
         t.it_value.tv_usec = 20 + i % 60; t.it_interval.tv_usec = 0; 
         if (!sigsetjmp(back, 1)) { may_jump = 1; setitimer(ITIMER_REAL, &t, 0); for (int j = 0; j < 2000; j++) recv(e->fd, b, 8, MSG_PEEK | MSG_DONTWAIT); may_jump = 0; } else jumps++;
@@ -202,7 +202,7 @@ static void jump_receive(struct end *e) {
 }
 static void jump_send(struct end *e) { for (int i = 0; i < 400; i++) { get(e, 8); put(e, 8); } rounds(e, 300, 0); meet(e); }
 
-// A process that confines itself makes no other system call than those of the program, also for what its ring had before.
+// A process that has confined itself makes only the program's system calls, also for bytes that its ring had before.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -216,7 +216,7 @@ static void confine(struct end *e, int by_prctl) {
 #else
         ALLOW(SYS_ppoll), ALLOW(SYS_epoll_pwait),
 #endif
-        // The C library's: fork(3), and a clock without a vDSO.
+        // System calls of the C library: fork(3), and a clock without a vDSO.
         ALLOW(SYS_clone), ALLOW(SYS_set_robust_list), ALLOW(SYS_rt_sigprocmask), ALLOW(SYS_wait4), ALLOW(SYS_clock_gettime),
         ALLOW(SYS_read), ALLOW(SYS_write), ALLOW(SYS_close), ALLOW(SYS_exit_group), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
     };
@@ -234,7 +234,7 @@ static void confined_by(struct end *e, int by_prctl) {
     rounds(e, 100, 0); meet(e); confine(e, by_prctl); struct pollfd p = {e->fd, POLLIN}; unsigned char b[8];
     CHECK(poll(&p, 1, -1) == 1 && p.revents == POLLIN); CHECK(epoll_wait(set, &got, 1, -1) == 1 && got.events == EPOLLIN);
     CHECK(write(e->fd, b, 0) == 0); CHECK(read(e->fd, b, 3) == 3); match(e, b, 3);
-    // A child of fork(2) under its parent's filter.
+    // A child of fork(2) has its parent's filter.
     pid_t child = fork(); if (!child) { confined_rounds(e, 0); CHECK(read(e->fd, b, 5) == 5); match(e, b, 5); confined_rounds(e, 1); _exit(0); }
     int st; CHECK(waitpid(child, &st, 0) == child && st == 0); e->sent += 8; e->got += 13;
     CHECK(poll(&p, 1, 0) == 0 && epoll_wait(set, &got, 1, 0) == 0); confined_rounds(e, 100); meet(e); close(e->fd); close(set);

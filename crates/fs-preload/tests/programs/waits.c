@@ -25,7 +25,7 @@ static void ppoll_both(struct end *e) { loop(e, wait_ppoll, 3000); meet(e); }
 static void select_both(struct end *e) { loop(e, wait_select, 3000); meet(e); }
 static void pselect_both(struct end *e) { loop(e, wait_pselect, 3000); meet(e); }
 
-// The end, a time-out and a zero time-out.
+// The end of the stream, a time-out, and a time-out of 0.
 static void poll_end(struct end *e) {
     struct pollfd p = {e->fd, POLLIN | POLLRDHUP}; char c;
     rounds(e, 100, 0); meet(e);
@@ -35,7 +35,7 @@ static void poll_end(struct end *e) {
     CHECK(poll(&p, 1, 5000) == 1); printf("events %x\n", p.revents); CHECK(recv(e->fd, &c, 1, 0) == 0);
 }
 
-// All that is ready is reported, however soon after the last call.
+// Each call reports everything that is ready, also right after the last call.
 static void poll_all(struct end *e) {
     int p[2]; CHECK(pipe(p) == 0 && write(p[1], "x", 1) == 1);
     struct pollfd l[3] = {{e->fd, POLLIN}, {p[0], POLLIN}, {-1, POLLIN}};
@@ -79,7 +79,7 @@ static void epoll_changes(struct end *e) {
         wait_epoll(e); get(e, 8);
         if (*e->role == 's') put(e, 8);
     }
-    // What was put off holds in a child and at a close with a second holder.
+    // Deferred epoll_ctl(2) calls apply in a child, and after a close with a second holder.
     change(e, EPOLL_CTL_MOD, EPOLLOUT, 5, 0);
     pid_t child = fork(); CHECK(child >= 0);
     if (child == 0) _exit(epoll_wait(set, v, 4, 1000) == 1 && v[0].data.u64 == 5 && v[0].events == EPOLLOUT ? 0 : 1);
@@ -108,7 +108,7 @@ static void epoll_once(struct end *e) {
     }
     meet(e);
 }
-// The set exists before the connection is promoted; other descriptors are in it; it is in another set, or polled.
+// The set is older than the promotion and has other descriptors. It is in another set, or polled.
 static void epoll_nested(struct end *e) {
     watch(e, 0); loop(e, wait_epoll, 500); int outer = epoll_create(1); struct epoll_event v = {EPOLLIN, {.u64 = 5}}; CHECK(epoll_ctl(outer, EPOLL_CTL_ADD, set, &v) == 0);
     for (int i = 0; i < 500; i++) { if (*e->role == 'c') put(e, 8); CHECK(epoll_wait(outer, &v, 1, 5000) == 1 && v.data.u64 == 5); wait_epoll(e); get(e, 8); if (*e->role == 's') put(e, 8); }
@@ -144,7 +144,7 @@ static void epoll_threads(struct end *e) {
     pthread_t t[2]; for (int i = 0; i < 2; i++) pthread_create(t + i, 0, worker, e);
     meet(e); over = 1; for (int i = 0; i < 2; i++) pthread_join(t[i], 0);
 }
-// A child goes on in an inherited set.
+// A child uses an inherited set.
 static void epoll_fork(struct end *e) {
     watch(e, 0); loop(e, wait_epoll, 1000); put(e, 8); meet(e); fflush(stdout); pid_t p = fork();
     if (p) { close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e); return; }

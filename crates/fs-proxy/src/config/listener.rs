@@ -22,7 +22,7 @@ pub(crate) enum Mode {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Splice {
     Off,
-    /// Those that last, where that is possible.
+    /// Splices long-lived connections, if possible.
     Auto,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct RouteConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostPattern {
     Exact(String),
-    /// With the dot.
+    /// The domain with its leading dot.
     Below(String),
 }
 

@@ -8,7 +8,7 @@ use hickory_resolver::{Hosts, Resolver, TokioResolver};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// What a name stands for.
+/// The addresses of a name.
 pub(super) struct Found<T> {
     pub(super) what: Vec<T>,
     /// The time to live of the records. `None`: they have none.
@@ -28,7 +28,7 @@ pub(super) struct Service {
 /// # Errors
 /// If there are none, or no name server answers.
 pub(super) fn addresses(name: &str) -> Result<Found<IpAddr>, String> {
-    // As the C library does: the DNS is not asked for what is in the file.
+    // As in the C library, names in the file are not looked up in the DNS.
     if let Some(addresses) = in_hosts_file(name) {
         return Ok(Found { what: addresses, valid_for: None });
     }

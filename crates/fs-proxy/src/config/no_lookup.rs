@@ -3,7 +3,7 @@
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
-/// What a name stands for.
+/// The addresses of a name.
 pub(super) struct Found<T> {
     pub(super) what: Vec<T>,
     /// Always `None`: the C library does not tell the time to live.

@@ -73,7 +73,7 @@ pub(super) struct ServerTlsConfig {
     ca: Option<PathBuf>,
     /// The proxy's own certificate chain, for servers that ask for one.
     certificate: Option<PathBuf>,
-    /// That one's key.
+    /// The certificate's key.
     key: Option<PathBuf>,
 }
 
@@ -90,7 +90,7 @@ impl ServerTlsConfig {
     }
 }
 
-/// How often names are looked up whose time to live is not known.
+/// Interval of look-ups of names whose time to live is unknown.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);
 /// Limits of a time to live. Lower: a name server is asked all the time. Higher: a wrong record is used
 /// for that long.
@@ -207,7 +207,7 @@ impl UpstreamConfig {
             let server = |addr, name| ServerConfig { addr, name, weight, backup, max_connections };
             let found: Vec<ServerConfig> = match address {
                 Address::Known(addr) => {
-                    // Also if it is there already: the check names it.
+                    // Duplicates are added too, and a later check reports them.
                     servers.push(server(*addr, None));
                     continue;
                 }

@@ -95,7 +95,7 @@ impl Inherited {
         let passed = all.iter().find(|passed| passed.role == Role::Metrics(address));
         passed.map(|passed| passed.socket.try_clone().map(TcpListener::from)).transpose()
     }
-    /// All cores have their sockets and serve: closes the others, and tells the predecessor.
+    /// Called when all cores serve: closes the sockets that are left, and notifies the predecessor.
     pub(crate) fn serving(&self) {
         self.lock().clear();
         if let Some(predecessor) = &self.predecessor

@@ -20,7 +20,7 @@ const DIGITS_MAX: u8 = 15;
 /// The rest of a message's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// So many bytes.
+    /// This number of bytes.
     Length(u64),
     /// Chunks.
     Chunks(Chunks),

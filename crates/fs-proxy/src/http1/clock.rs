@@ -23,7 +23,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Advances for ever.
+    /// Advances forever.
     pub(crate) async fn run(self: Rc<Self>) {
         loop {
             tokio::time::sleep(TICK).await;

@@ -135,7 +135,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         }
         let mut sent = self.poll_request(cx)?;
         if self.server.is_tls() && !matches!(sent, Poll::Ready(Err(_))) {
-            // Nothing else would send records that TLS has buffered.
+            // Records that TLS has buffered are sent only by a flush.
             let flushed = Pin::new(&mut *self.server).poll_flush(cx);
             if sent.is_ready() {
                 sent = flushed;
@@ -231,7 +231,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             }
             let mut scratch = site.scratch.borrow_mut();
             let Poll::Ready(read) = read_once!(*self.server, scratch, site.lean, cx) else {
-                // Nothing else would send records that TLS has buffered.
+                // Records that TLS has buffered are sent only by a flush.
                 let _ = self.poll_flush(cx);
                 return Poll::Pending;
             };

@@ -30,7 +30,7 @@ const VIA: &[u8] = b"Via: 1.1 fs-proxy\r\n";
 pub enum Parsed<T> {
     /// The head is not complete.
     Partial,
-    /// Not served on the lean path, for this reason.
+    /// The lean path cannot serve the request, for this reason.
     Odd(&'static str),
     /// Certainly wrong.
     Refused(Refusal),

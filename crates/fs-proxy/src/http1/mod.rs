@@ -53,7 +53,7 @@ pub(crate) async fn serve(
             false => Some((stream, Default::default())),
         };
         let Some((rest, prefix)) = unserved else { return };
-        // In a box: it is far larger than the common case.
+        // Boxed, because it is far larger than the common case.
         let served = Box::pin(odd::serve(site.clone(), socket.clone(), from, rest, prefix, connection));
         let Some(back) = served.await else { return };
         stream = back;

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) struct Pool {
     max: Cell<usize>,
     idle: Duration,
-    /// With the tick until which it may be used.
+    /// Connections, each with the tick until which it may be used.
     entries: RefCell<VecDeque<(Stream, u64)>>,
     /// Counts the kept connections of all pools of the core.
     clients: Rc<Clients>,

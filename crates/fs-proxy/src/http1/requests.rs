@@ -117,7 +117,7 @@ impl Client<'_> {
         loop {
             let used = match upstream.pick(&tried, key) {
                 Pick::Used(used) => used,
-                // In a box, as below.
+                // Boxed, as below.
                 Pick::Busy => match Box::pin(upstream.wait(&tried, key)).await {
                     Ok(used) => used,
                     Err(busy) => return self.refuse(asked, record, busy).await,
@@ -136,7 +136,7 @@ impl Client<'_> {
             let is_reused = kept.is_some();
             let mut server = match kept {
                 Some(server) => server,
-                // In a box: it is several times as large as the rest, and rarely needed.
+                // Boxed, because it is several times as large as the rest, and rarely needed.
                 None => match Box::pin(site.connect(used.server(), site.config.timeouts.connect)).await {
                     Ok(server) => server,
                     Err(error) => {

@@ -15,9 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Bytes of a body that are copied behind its head, so that both are in one buffer. Too low: two
 /// packets instead of one. Too high: the copy costs more than the second part of a vectored write.
 pub(super) const JOINED: usize = 2048;
-/// How long a client's further bytes are read and dropped, so that a reset does not discard its
-/// response (RFC 9112 9.6). Too short: it is lost on slow lines. Too long: a finished connection
-/// stays open.
+/// Time for which a client's further bytes are read and dropped, so that a reset does not discard
+/// its response (RFC 9112 9.6). Too short: the response is lost on slow lines. Too long: a finished
+/// connection stays open.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The client's next action.

@@ -42,7 +42,8 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
         Destination::Nowhere => return refuse(Refusal::NO_ROUTE, exchange),
     };
     if upstream.is_http2 {
-        // Nothing of HTTP/2 is switched: a server may ignore the wish (RFC 9110 7.8).
+        // An HTTP/2 stream is not switched to another protocol: a server may ignore the request for
+        // it (RFC 9110 7.8).
         upgrade = None;
         for name in [header::CONNECTION, header::UPGRADE] {
             head.headers.remove(name);

@@ -95,10 +95,10 @@ pub(crate) fn delimit_body(headers: &mut HeaderMap) {
 pub(crate) enum Framing {
     /// One way.
     Clear,
-    /// By a length and by chunks. Chunks take precedence, and the next response on this connection
+    /// Both a length and chunks. Chunks take precedence, and the next response on this connection
     /// cannot be trusted (RFC 9112 6.3).
     Twice,
-    /// With a transfer coding that was not requested.
+    /// A transfer coding that was not requested.
     Unknown,
 }
 

@@ -22,7 +22,7 @@ const STREAM_WINDOW: u32 = 128 << 10;
 /// Slow clients with all of a connection's requests must not stop it.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
 
-/// One core's connections to one server.
+/// A core's connections to a server.
 pub(crate) struct Http2Pool {
     idle: Duration,
     lines: RefCell<Vec<Rc<Line>>>,
@@ -39,7 +39,7 @@ struct Line {
     sender: SendRequest<RequestBody>,
     requests: Cell<usize>,
     last_use: Cell<Instant>,
-    /// It gets no more requests.
+    /// The connection gets no more requests.
     is_given_up: Cell<bool>,
 }
 

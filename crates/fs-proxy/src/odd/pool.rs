@@ -47,7 +47,7 @@ impl Sender {
     /// A response is too late, so the connection gets no further requests: it may lead nowhere.
     pub(super) fn give_up(&self) {
         match self {
-            // It ends when it is dropped.
+            // Dropping the connection ends it.
             Self::Http1(_) => {}
             #[cfg(feature = "http2")]
             Self::Http2(share) => share.give_up(),

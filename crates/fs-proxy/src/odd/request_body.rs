@@ -20,7 +20,7 @@ pub(super) struct Paced {
     limit: Duration,
     /// Bytes that must arrive within the limit.
     pace: u64,
-    /// Those of them that have arrived.
+    /// The bytes that have arrived.
     arrived: u64,
     /// The time that was spent to wait for them. The receiver's slowness does not count.
     spent: Duration,
@@ -66,7 +66,7 @@ impl Paced {
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) bytes: Cell<u64>,
-    /// All of it was sent.
+    /// True if the whole body was sent.
     pub(crate) done: Cell<bool>,
     /// The client did not deliver it. With `stalled`: it stopped sending.
     pub(crate) failed: Cell<bool>,

@@ -12,9 +12,9 @@ use x509_parser::prelude::{GeneralName, X509Certificate};
 #[derive(Debug, Default)]
 pub(super) struct ByName {
     first: Option<Arc<CertifiedKey>>,
-    /// In lower case.
+    /// Names in lower case.
     exact: HashMap<String, Arc<CertifiedKey>>,
-    /// Without `*.`: names with one more label.
+    /// Wildcard names without `*.`, which match names with one more label.
     wildcards: HashMap<String, Arc<CertifiedKey>>,
 }
 

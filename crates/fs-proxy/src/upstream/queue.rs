@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// How often a waiting request checks the servers without a notification: a server may have become
-/// healthy, or a request of an earlier configuration may have ended.
+/// Interval at which a waiting request checks the servers without a notification: a server may have
+/// become healthy, or a request of an earlier configuration may have ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One core's queue of an upstream.
+/// A core's queue of an upstream.
 pub(super) struct Queue {
     config: QueueConfig,
     length: Cell<usize>,
@@ -124,7 +124,7 @@ mod tests {
             let (first, second, ()) = tokio::join!(wait("first"), wait("second"), free);
             assert!(first.is_ok() && second.is_ok());
             assert_eq!(*order.borrow(), ["first", "second"]);
-            // In time, or not at all.
+            // A request is sent in time or refused.
             let started = Instant::now();
             assert_eq!(upstream.wait(&[], None).await.err(), Some(Refusal::BUSY));
             assert!(started.elapsed() >= Duration::from_millis(300));

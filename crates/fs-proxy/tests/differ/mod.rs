@@ -118,7 +118,7 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
             1 if at < bytes.len() => drop(bytes.remove(at)),
             2 => drop(bytes.splice(at..at, rng.pick(&PIECES).to_vec())),
             3 => {
-                // At the start of a line, where fields are.
+                // The start of a line, where fields are.
                 let line = bytes[at..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |lf| at + lf + 1);
                 drop(bytes.splice(line..line, rng.pick(&PIECES).to_vec()));
             }

@@ -142,7 +142,7 @@ fn play_on(host: Host, policy: PollPolicy, load: Load) -> Outcome {
 }
 
 /// One connection with a request a millisecond after each response.
-const SELDOM: Load = Load::Requests { connections: 1, after: us(1000) };
+const RARE: Load = Load::Requests { connections: 1, after: us(1000) };
 /// One connection with requests in quick succession.
 const PING_PONG: Load = Load::Requests { connections: 1, after: us(10) };
 /// Gaps slightly longer than the spin.
@@ -154,7 +154,7 @@ const STREAM: Load = Load::Stream { each: us(2) };
 
 #[test]
 fn latency_waits_for_nothing() {
-    for load in [SELDOM, PING_PONG, ROUND_TRIPS, STREAM] {
+    for load in [RARE, PING_PONG, ROUND_TRIPS, STREAM] {
         let outcome = play(PollPolicy::latency(), load, false);
         assert!(outcome.longest <= us(1), "{outcome:?}");
         assert!(outcome.cpu >= 99, "{outcome:?}");
@@ -166,8 +166,8 @@ fn latency_waits_for_nothing() {
 #[test]
 fn throughput_adapts_to_the_load() {
     let play = |load| play(PollPolicy::throughput(), load, false);
-    let seldom = play(SELDOM);
-    assert!(seldom.cpu < 8 && seldom.wait < us(31), "{seldom:?}");
+    let rare = play(RARE);
+    assert!(rare.cpu < 8 && rare.wait < us(31), "{rare:?}");
     let ping_pong = play(PING_PONG);
     assert!(ping_pong.wait < us(1) && ping_pong.sleeps == 0 && ping_pong.yields > 0, "{ping_pong:?}");
     let round_trips = play(ROUND_TRIPS);
@@ -221,7 +221,7 @@ fn each_heuristic_has_a_switch() {
     assert!(outcome.unwatched == 0, "{outcome:?}");
     let outcome = off(|p| p.spin = Duration::ZERO, PING_PONG);
     assert!(outcome.sleeps > 3000, "{outcome:?}");
-    let outcome = off(|p| p.sleep = false, SELDOM);
+    let outcome = off(|p| p.sleep = false, RARE);
     assert!(outcome.sleeps == 0 && outcome.cpu >= 99, "{outcome:?}");
     let shared = PollPolicy { give_way: false, ..PollPolicy::shared() };
     assert_eq!(play(shared, PING_PONG, true).sleeps, 0);

@@ -1,4 +1,4 @@
-//! Worlds with different hosts: one switch, bad links of their own.
+//! Worlds with different hosts: one switch, and each host with its own bad link.
 
 use super::draft::{BAD_PPM, Draft, Scenario, draw_tcp};
 use crate::host::HostConfig;

@@ -205,7 +205,7 @@ fn every_option_is_right_in_any_order() {
         ] {
             bench.check(&Packet { options: options.clone(), ..packet.clone() }, &options);
         }
-        // Without timestamps on the connections, they are somebody else's.
+        // Without timestamps on the connections, the packets are another sender's.
         let mut bench = bench;
         bench.entries.iter_mut().for_each(|entry| entry.stamps = false);
         bench.write();

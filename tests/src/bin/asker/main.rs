@@ -86,12 +86,13 @@ enum Manner {
     Process,
 }
 
-/// One client, and since when it has waited for its present request.
+/// A client, and the start of its present request.
 struct Client {
     manner: Manner,
     number: u64,
     requests: u64,
-    /// Milliseconds since the start; 0 while it waits for nothing.
+    /// Start of the present request in milliseconds since the program's start, or 0 without a
+    /// request.
     since: AtomicU64,
     asks: AtomicU64,
 }
@@ -189,8 +190,8 @@ impl Client {
         }
     }
 
-    /// Asks over the connection that is there, or over a new one; it stays if both sides want to
-    /// keep it.
+    /// Makes a request over the existing connection or a new one. The connection is kept if both
+    /// sides want that.
     fn once(
         &self,
         args: &Args,
@@ -221,7 +222,7 @@ impl Client {
     }
 }
 
-/// The request is made by a process that connects, asks and exits.
+/// Makes a request in a process of its own, which connects, asks and exits.
 fn by_process(args: &Args, number: u64) -> Result<(), Wrong> {
     let mut command = std::process::Command::new("/proc/self/exe");
     command.args(["--to", &args.to.to_string(), "--ask", &args.ask, "--deadline", &args.deadline.to_string()]);
@@ -246,7 +247,7 @@ fn one(args: &Args, number: u64) -> ! {
     if let Err(Wrong(what)) = &result {
         println!("{what}");
     }
-    // Without closing anything, as a program that ends by exit(3).
+    // Exits without closing the connection, as a program that calls exit(3).
     std::process::exit(i32::from(result.is_err()))
 }
 

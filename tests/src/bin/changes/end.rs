@@ -19,12 +19,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const BEGIN: Duration = Duration::from_secs(30);
 /// Limit for making a connection during changes, before another one is tried.
 const TRY: Duration = Duration::from_secs(3);
-/// Bytes of such a one.
+/// Bytes of such a connection.
 const SHORT: usize = 3000;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct EndArgs {
-    /// Where to echo.
+    /// Addresses at which to echo.
     #[arg(long = "listen")]
     listen: Vec<SocketAddr>,
     /// A connection: `TO` or `TO,FROM`.
@@ -216,7 +216,7 @@ async fn again(core: &Core, wanted: Wanted, state: &State, peers_forget: bool) {
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
                 );
                 let is_forgotten = peers_forget && !came_back.get() && error.kind() == io::ErrorKind::ConnectionReset;
-                // Before the first the other end may not listen yet.
+                // Before the first connection the other end may not listen yet.
                 if is_forgotten && state.done.load(Ordering::Relaxed) > 0 {
                     state.forgotten.fetch_add(1, Ordering::Relaxed);
                 } else if is_wrong && state.done.load(Ordering::Relaxed) > 0 {

@@ -16,7 +16,7 @@ use fs_tests::{Lab, Stack};
 use std::time::{Duration, Instant};
 use world::{Told, World};
 
-/// Changes of devices, addresses, routes and neighbours by chance, beside connections.
+/// Random changes of devices, addresses, routes and neighbours, with connections.
 #[derive(Parser, Debug)]
 struct Args {
     #[command(subcommand)]

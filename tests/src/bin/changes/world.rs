@@ -19,7 +19,7 @@ const FURTHER: u64 = 64 << 10;
 const HOSTS: (u16, u16) = (7400, 7401);
 const PEERS: (u16, u16) = (7410, 7411);
 
-/// What was asked for.
+/// Options of the rounds.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Told {
     /// Tell each change when it is made.
@@ -72,7 +72,7 @@ impl<'a> World<'a> {
         let mut world = World { lab, stack, ends: Vec::new(), resets: 0 };
         Change::ground().iter().for_each(|step| world.step(step, false));
         let cores = random.pick(&[vec![0], vec![0, 1]]);
-        // At most as many cores as queues.
+        // The number of cores is at most that of queues.
         let cores = if queues < cores.len() as u64 { vec![0] } else { cores };
         let (v4, v6) = (
             [format!("0.0.0.0:{}", HOSTS.0), format!("[::]:{}", HOSTS.1)],
@@ -177,7 +177,7 @@ impl<'a> World<'a> {
         Ok(count)
     }
 
-    /// Often none, sometimes long enough for several retransmission timeouts.
+    /// Pauses, often for no time, sometimes long enough for several retransmission time-outs.
     fn pause(&self, random: &mut Random) {
         let longest = random.pick(&[0, 0, 3, 30, 300, 1200]);
         std::thread::sleep(Duration::from_millis(random.below(longest + 1)));

@@ -136,7 +136,7 @@ fn pass(now: Duration, from: &mut Side, to: &mut Side, pool: &mut UmemPool) -> R
     Ok(())
 }
 
-/// Something did not get through the machine rather than through the path: then figures mean
+/// Returns the packets that the machine lost, and not the path. With such losses the figures mean
 /// little.
 fn count(side: &Side) -> String {
     let (counts, link) = (&side.pipe.counts, side.link.stats());

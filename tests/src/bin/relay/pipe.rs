@@ -18,7 +18,7 @@ pub(crate) struct Path {
     pub(crate) duplicate: f64,
 }
 
-/// What happened.
+/// Counters of a direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) packets: u64,
@@ -86,13 +86,13 @@ impl Pipe {
         self.under_way.insert((due, 2 * self.counts.packets), frame);
     }
 
-    /// A packet that has arrived.
+    /// Returns a packet that has arrived.
     pub(crate) fn leave(&mut self, now: Duration) -> Option<Frame> {
         let first = self.under_way.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// When the next one arrives.
+    /// Returns the time at which the next packet arrives.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.under_way.first_key_value().map(|((due, _), _)| *due)
     }

@@ -55,7 +55,7 @@ pub(super) fn programs() -> Vec<Program> {
             &["node"],
             "http-echo",
             |place| cluster(place, "rr"),
-            // A connection on its way to a worker that is killed hangs on the kernel as well.
+            // A connection that is being passed to a killed worker hangs on the kernel as well.
             vec![replaced(), CLIENT_KILLED],
         )
         .carried("passes sockets on"),

@@ -48,7 +48,8 @@ pub(super) fn programs() -> Vec<Program> {
             &["stunnel4", "openssl", "nginx"],
             "http-files",
             stunnel,
-            // It closes its listeners and opens them again: in between the kernel refuses.
+            // stunnel closes its listeners and opens them again. In between the kernel refuses
+            // connections.
             vec![fault("reload", &["refused"], Act::Do(stunnel_reload)), CLIENT_KILLED],
         ),
     ]

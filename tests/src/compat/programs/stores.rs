@@ -30,8 +30,8 @@ pub(super) fn programs() -> Vec<Program> {
             &["memcached"],
             "memcached",
             |place| memcached(place, 40),
-            // It responds like this, or closes accepted connections, if it has no free descriptor. What was not stored
-            // is not found.
+            // Without a free descriptor the server responds like this or closes accepted
+            // connections. Then values were not stored and are not found.
             vec![fault(
                 "limit",
                 &[
@@ -143,7 +143,8 @@ fn postgres_backend_killed(_: &Place, server: &mut Server) -> Result<()> {
         let title = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         title.contains("postgres postgres")
     };
-    // A backend whose client has left may end before the signal comes: then another one.
+    // A backend whose client has left may exit before the signal arrives. Then another one is
+    // chosen.
     until("a killed backend", || {
         watch::children(postmaster).into_iter().find(serves).is_some_and(|pid| signal(pid, "KILL").is_ok())
     })

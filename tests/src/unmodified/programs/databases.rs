@@ -106,7 +106,7 @@ fn postgres(stage: &Stage, port: u16) -> Result<Server> {
     command.args(["-c", &format!("listen_addresses={}", stage.host), "-c", &format!("port={port}")]);
     command.args(["-c", &format!("unix_socket_directories={}", dir.display()), "-c", "fsync=off"]);
     let mut server = stage.serve("postgres", &mut command, port)?;
-    // It can be reached, and refuses to serve, for some time before.
+    // The server accepts connections some time before it serves them.
     let log = server.log_path().to_owned();
     let is_ready = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("is ready to accept connections"));
     server.wait_for("readiness", Duration::from_secs(60), is_ready)?;

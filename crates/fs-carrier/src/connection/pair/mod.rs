@@ -20,12 +20,13 @@ use crate::region::{End, Region, SideRef, WordRef};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::word::Snapshot;
 
-/// C7: the longest wait for kernel bytes that precede the ring's, until the words are looked at again.
+/// C7: maximum wait for kernel bytes that precede the ring's, before the words are read again.
 pub(crate) const BEHIND_NS: u64 = 1_000_000;
 
 /// A thread that sleeps on the socket outside of [`Pair::recv`] ([`Pair::before_sleep`]); dropped when it is awake.
 ///
-/// One that is never dropped (the thread has jumped out of its sleep) leaves the kernel the carrier: slow, and right.
+/// If it is never dropped (the thread has jumped out of its sleep), the kernel stays the carrier,
+/// which is slower but correct.
 #[derive(Debug)]
 #[must_use]
 pub struct Asleep<'a, K: Kernel>(&'a Pair<K>);
@@ -69,7 +70,7 @@ impl<K: Kernel> Pair<K> {
         })
     }
 
-    /// The promotion is complete: what comes from here on is received by [`Pair::recv`].
+    /// Completes the promotion: from now on [`Pair::recv`] receives the bytes.
     pub fn begin(&self) {
         if self.pacing.is_eager {
             self.try_set_ring();
@@ -168,7 +169,7 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// P2 with a call of the caller's, if the kernel carries. Nothing: the ring carries, and nothing was sent.
+    /// P2 with a call of the caller's. Returns `None` if the ring carries, and nothing was sent.
     pub fn send_if_kernel_carries(
         &self,
         mut call: impl FnMut() -> Result<usize, Errno>,
@@ -194,7 +195,8 @@ impl<K: Kernel> Pair<K> {
     ///
     /// Any holder may call it at any time; from then on the socket is an ordinary one.
     pub fn pin(&self) {
-        // Refused: the caller is a signal handler in the middle of its own section, whose compare-exchange fails then.
+        // If this fails, the caller is a signal handler in the middle of its own section, whose
+        // compare-exchange will then fail.
         let guard = self.view.side().receive.lock.lock(&self.kernel);
         self.consumer().pin();
         drop(guard);
@@ -276,7 +278,8 @@ impl<K: Kernel> Pair<K> {
         if self.has_late_bytes() { self.is_late_ready(seen) } else { self.has_ring_bytes_behind(seen) }
     }
 
-    /// Returns whether receives reach the ring's unread bytes without a wait: the kernel bytes that precede them have arrived.
+    /// Returns true if receives reach the ring's unread bytes without waiting: the kernel bytes
+    /// that precede them have arrived.
     #[inline]
     pub(crate) fn is_ring_reachable(&self, seen: Snapshot) -> bool {
         !self.has_late_bytes() || self.is_late_reachable(seen)
@@ -288,8 +291,9 @@ impl<K: Kernel> Pair<K> {
         missing == 0 || self.kernel.unread().is_ok_and(|arrived| arrived >= missing)
     }
 
-    /// Returns whether all that comes is the kernel's for good, and nothing of the ring's is left: the application's own call is right. The
-    /// kernel's calls know of more than bytes, such as the mark of urgent data.
+    /// Returns true if the kernel alone carries all further bytes and the ring is empty. Then the
+    /// application's own call is right: the kernel's calls know more than bytes, such as the mark
+    /// of urgent data.
     #[inline]
     pub fn is_left_to_kernel(&self) -> bool {
         self.view.side().receive.kernel_only.load(Ordering::Relaxed) != 0 && self.is_pinned_and_empty()
@@ -314,8 +318,8 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// Returns whether a send would not wait. A ring that carries never makes one wait: what finds no room goes by the kernel, which has
-    /// nothing to send then.
+    /// Returns true if a send would not wait. A ring that carries never makes a send wait: if it is
+    /// full, the kernel carries, which has nothing to send then.
     pub(crate) fn has_room(&self) -> bool {
         let (direction, _) = self.view.outgoing();
         !direction.line_a.word.load().kernel_carries() || self.kernel.events().has_room
@@ -341,18 +345,19 @@ impl<K: Kernel> Pair<K> {
         self.view.incoming_word()
     }
 
-    /// Returns whether all that may arrive arrives in the kernel, and the ring is empty.
+    /// Returns true if all further bytes arrive in the kernel, and the ring is empty.
     pub(crate) fn is_kernel_only_and_empty(&self) -> bool {
         self.is_kernel_only_and_empty_behind(self.incoming_word())
     }
 
-    /// The same by one reading of the word.
+    /// Like [`Pair::is_kernel_only_and_empty`], by one reading of the word.
     #[inline]
     pub(crate) fn is_kernel_only_and_empty_behind(&self, seen: Snapshot) -> bool {
         seen.is_kernel_only() && !self.has_ring_bytes_behind(seen)
     }
 
-    /// A set has taken the socket in. Returns whether the ring may be used in it: not for a pinned connection, nor for one in a second set.
+    /// Records that a set has added the socket. Returns whether the ring may be used in it: not for
+    /// a pinned connection, nor for a connection in a second set.
     pub(crate) fn enter_set(&self, member: &Arc<Member<K>>) -> bool {
         // A pinned connection never asks. In a child of fork(2) the lock may be that of a thread of the parent.
         if self.incoming_word().is_pinned() {
@@ -366,7 +371,7 @@ impl<K: Kernel> Pair<K> {
         is_free
     }
 
-    /// The socket is in the set no more.
+    /// Records that the set has removed the socket.
     pub(crate) fn leave_set(&self, member: &Arc<Member<K>>) {
         if self.incoming_word().is_pinned() {
             return;
@@ -425,36 +430,39 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// C9: the kernel has reported the socket readable, by an event or by FIONREAD.
+    /// C9: records that the kernel has reported the socket readable, by an event or by FIONREAD.
     pub fn report_readable(&self) {
         self.is_reported.store(1, Ordering::Relaxed);
     }
 
-    /// The calling thread has jumped out of a call (siglongjmp): its locks are freed.
+    /// Frees the locks of the calling thread after it has jumped out of a call (siglongjmp).
     pub fn break_own_locks(&self) {
         self.view.side().receive.lock.break_own(&self.kernel);
         self.view.side().send.lock.break_own(&self.kernel);
         self.membership.break_own(&self.kernel);
     }
 
-    /// C4 and C8 for a thread that is about to sleep in poll(2) or the like. Nothing: bytes have come, so it must not sleep.
+    /// C4 and C8 for a thread that is about to sleep in poll(2) or a similar call. Returns `None`
+    /// if bytes have arrived, so that it must not sleep.
     pub fn before_sleep(&self) -> Option<Asleep<'_, K>> {
         self.begin_sleep().then_some(Asleep(self))
     }
 
-    /// The same; [`Pair::after_sleep`] has to follow if it returns true.
+    /// Like [`Pair::before_sleep`]. If it returns true, [`Pair::after_sleep`] must be called.
     pub(crate) fn begin_sleep(&self) -> bool {
         if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
             return self.sleep_locked();
         }
-        // A signal handler in the middle of its own thread's receive: the kernel carries for good, and nobody has to be counted.
+        // A signal handler in the middle of its own thread's receive: the kernel becomes the only
+        // carrier, and no sleeper has to be counted.
         self.pin();
         !self.has_ring_bytes()
     }
 
-    /// The thread is awake.
+    /// Records that the thread is awake.
     pub(crate) fn after_sleep(&self) {
-        // Held by this very thread: it is a signal handler that waited; the count stays, and with it the kernel.
+        // This thread holds the lock: it is a signal handler that waited. The count stays, and so
+        // the kernel stays the carrier.
         if let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) {
             self.wake_locked();
         }

@@ -11,8 +11,9 @@ use crate::sync::Ordering;
 /// Interval at which a receiver that neither waits nor uses a set asks the kernel while the ring carries (C9). More often: a system call
 /// where the ring would do; less often: it learns later of an end.
 const ASK_KERNEL_NS: u64 = 50_000;
-/// Number of times that a receiver which would look receives again where C5 was refused with a send in flight. More: CPU for a sender that
-/// does not run; fewer: a sleep, and a wake-up for the sender, in the middle of a stream of messages.
+/// Number of times that a receiver which would spin receives again after C5 has failed because of a
+/// send in flight. More: CPU for a sender that does not run. Fewer: a sleep, and a wake-up for the
+/// sender, in the middle of a stream of messages.
 const RETRIES: u32 = 4;
 /// [`BEHIND_NS`] in milliseconds.
 const BEHIND_MS: u32 = (BEHIND_NS / 1_000_000) as u32;
@@ -80,7 +81,8 @@ impl<K: Kernel> Pair<K> {
                     return self.peek_both(into, mode);
                 }
                 Found::Bytes(n) => return Ok(n),
-                // With another carrier's bytes to come, a short count would tell the caller that nothing is left, after an edge was reported.
+                // With more bytes from the other carrier, a short count would tell the caller that
+                // nothing is left, after an edge was reported.
                 Found::Part(n) if n < into.len() && !mode.peek => return Ok(self.take_rest(&consumer, into, n)),
                 Found::Part(n) if n < into.len() => {
                     drop(guard);
@@ -150,7 +152,7 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// The kernel says that the stream has ended.
+    /// Handles the end of the stream that the kernel reports.
     ///
     /// A peer that ends its stream by close(2) or shutdown(2) has made the kernel the carrier for good, and resets the connection if it leaves
     /// bytes unread. One that has done neither is dead. If it has left bytes in the ring, the kernel would have reset the connection.
@@ -170,9 +172,9 @@ impl<K: Kernel> Pair<K> {
     /// available now. Returns the number of bytes in `into`.
     #[cold]
     fn take_rest(&self, consumer: &Consumer<'_, K>, into: &mut [u8], mut done: usize) -> usize {
-        // Not without a byte in the kernel: a receive would take the socket's error away.
+        // Only with a byte in the kernel, because a receive also takes the socket's pending error.
         while done < into.len() && (self.has_ring_bytes() || self.kernel.unread().is_ok_and(|n| n > 0)) {
-            // Urgent data goes by the kernel, and pins.
+            // Urgent data uses the kernel and pins the connection.
             if self.incoming_word().is_pinned() && !self.has_ring_bytes() && self.kernel.is_at_mark() {
                 return done;
             }
@@ -205,7 +207,7 @@ impl<K: Kernel> Pair<K> {
         // As long as the ring carries, no bytes of the kernel follow the ring's.
         let has_more = seen.kernel_carries() && !(before == 0 && by_ring > 0 && self.kernel.is_at_mark());
         let room = if has_more { len - by_ring } else { before };
-        // Not without a byte in the kernel: a receive would take the socket's error away.
+        // Only with a byte in the kernel, because a receive also takes the socket's pending error.
         let is_vain = before == 0 && by_ring > 0 && mode.dont_wait && self.kernel.unread().is_ok_and(|n| n == 0);
         let result = if room == 0 || is_vain { Ok(0) } else { self.kernel.recv(&mut into[..room], mode) };
         let by_kernel = match result {
@@ -221,7 +223,8 @@ impl<K: Kernel> Pair<K> {
         Ok(by_kernel + by_ring)
     }
 
-    /// The kernel has given an error to a receive that has bytes: the next one returns it.
+    /// Stores an error of the kernel for a receive that already has bytes. The next receive returns
+    /// it.
     pub fn keep_error(&self, error: Errno) {
         self.kept_error.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
     }
@@ -255,14 +258,14 @@ impl<K: Kernel> Pair<K> {
         !seen.kernel_carries() && !self.is_ready_by_words(seen)
     }
 
-    /// Looks until bytes come or the time is over. Returns for how long the next look may take.
+    /// Spins until bytes arrive or the time is over. Returns the maximum time of the next spin.
     #[inline]
     fn look_at_words(&self, look_ns: u32) -> u32 {
         let found = self.pacing.look(&self.kernel, look_ns, || {
             let seen = self.incoming_word();
             self.is_ready_by_words(seen) || seen.is_kernel_only()
         });
-        // The kernel carries: somebody else has decided so, and the kernel's queue has not been looked at since.
+        // The kernel carries by another thread's decision, and its queue was not read since.
         if found {
             self.look.found(self.pacing);
             return look_ns;
@@ -294,7 +297,8 @@ impl<K: Kernel> Pair<K> {
     /// C9, for a receiver that does not wait: the kernel becomes the carrier if it may have an
     /// event that the direction's word does not show. Returns true if the caller must read again.
     fn has_to_ask_kernel(&self, consumer: &Consumer<'_, K>) -> bool {
-        // The sender has made the kernel the carrier after the look, which bounded what it took from the kernel.
+        // The sender has made the kernel the carrier after the check, which limited the bytes to
+        // take from the kernel.
         if consumer.direction.line_a.word.load().is_kernel_only() {
             return true;
         }
@@ -308,7 +312,7 @@ impl<K: Kernel> Pair<K> {
             }
         }
         if asks {
-            // Refused: bytes have come, which is a reason to look again, too.
+            // If this fails, bytes have arrived, which is also a reason to check again.
             let _set = consumer.set_kernel();
         }
         asks

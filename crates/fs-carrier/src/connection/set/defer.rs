@@ -12,8 +12,9 @@ use crate::connection::{Hot, Member, Set};
 use crate::kernel::{Kernel, KernelSet};
 
 impl<K: Kernel> Set<K> {
-    /// Takes note of EPOLL_CTL_MOD or EPOLL_CTL_ADD (`Some`), or EPOLL_CTL_DEL (`None`), of a descriptor that the kernel's set has. The
-    /// caller knows that the operation fits what the application has registered, and that no other process has the set.
+    /// Records EPOLL_CTL_MOD or EPOLL_CTL_ADD (`Some`), or EPOLL_CTL_DEL (`None`), of a descriptor
+    /// that the kernel's set has. The caller knows that the operation is valid for the
+    /// application's registration, and that no other process has the set.
     ///
     /// Returns false if nothing is noted: a thread sleeps in the set, or the connection is pinned, edge-triggered or not in the kernel's set. The caller calls
     /// [`Set::tell`], and then the kernel.
@@ -27,7 +28,8 @@ impl<K: Kernel> Set<K> {
         self.gate.lock(kernel).is_ok_and(|mut hot| hot.defer(member, fd, registered))
     }
 
-    /// Tells the kernel what it has not been told. Refused, in a signal handler amid a call of its thread: that call tells it.
+    /// Makes the deferred epoll_ctl(2) calls. If it fails in a signal handler in the middle of a
+    /// call of its thread, that call makes them.
     pub fn tell(&self, kernel: &impl KernelSet) {
         if let Ok(mut hot) = self.gate.lock(kernel) {
             hot.tell(kernel);
@@ -39,7 +41,8 @@ impl<K: Kernel> Hot<K> {
     fn defer(&mut self, member: &Arc<Member<K>>, fd: i32, registered: Option<(u32, u64)>) -> bool {
         let (events, data) = registered.unwrap_or((0, member.data()));
         let is_level = (events | member.told_events()) & !LEVEL == 0;
-        // A pinned one may have a second number, under which the kernel's set does not have it.
+        // A pinned connection may have a second number, under which the kernel's set does not have
+        // it.
         let is_pinned = member.pair().incoming_word().is_pinned();
         if self.sleepers != 0 || !is_level || is_pinned || member.is_removed.load(Ordering::Relaxed) {
             return false;
@@ -61,8 +64,9 @@ impl<K: Kernel> Hot<K> {
         self.tell_some(kernel, |_, _| 0);
     }
 
-    /// The kernel is about to be asked by a call that does not wait. Tells it all that it has to know for that, and returns whether it has to
-    /// be asked: where rings report what it was not told, and it has nothing by what it was told before, both is in vain.
+    /// Prepares a call to the kernel that does not wait: makes the deferred epoll_ctl(2) calls that
+    /// it needs. Returns false if the call is not needed, because rings report the deferred events,
+    /// and the kernel has nothing by its present registrations.
     pub(super) fn prepare_ask(&mut self, kernel: &impl KernelSet) -> bool {
         if self.untold.is_empty() {
             return true;
@@ -70,12 +74,13 @@ impl<K: Kernel> Hot<K> {
         if self.untold.iter().all(|member| self.unknown_to_all(member) == 0) && kernel.has_nothing() {
             return false;
         }
-        // Told of room that the ring reports anyway, the kernel would have something each time that it is asked.
+        // If the kernel knew of space that the ring reports anyway, it would have an event at every
+        // call.
         self.tell_some(kernel, Self::known_to_ring);
         true
     }
 
-    /// Tells the kernel all but the events that `except` returns.
+    /// Makes the deferred calls for all events except those that `except` returns.
     fn tell_some(&mut self, kernel: &impl KernelSet, except: impl Fn(&Self, &Member<K>) -> u32) {
         if self.untold.is_empty() {
             return;
@@ -97,7 +102,7 @@ impl<K: Kernel> Hot<K> {
             member.is_untold.store(false, Ordering::Relaxed);
             false
         });
-        // The list's memory is used again.
+        // Reuses the list's memory.
         self.untold = untold;
     }
 

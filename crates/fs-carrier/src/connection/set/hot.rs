@@ -11,10 +11,11 @@ use crate::kernel::{Errno, Event, Kernel, KernelSet};
 use crate::position::Position;
 use crate::word::Snapshot;
 
-/// Calls of epoll_wait(2) without bytes after which a hot connection is left to the kernel. More: each scan passes it in vain, 2 ns and
-/// a cache line of its sender; fewer: a connection that is used now and then takes the kernel's way.
+/// Calls of epoll_wait(2) without bytes after which a hot connection is left to the kernel. More:
+/// each scan checks it in vain, 2 ns and a cache line of its sender. Fewer: a connection that is
+/// used sometimes goes through the kernel.
 const MAX_EMPTY_CALLS: u32 = 1024;
-/// A list up to this length is scanned in less time than what keeping it short would take.
+/// Up to this length, scanning a list costs less than keeping it short.
 const SHORT_LIST: usize = 64;
 
 /// True if a thread may sleep in the kernel's set (E2).
@@ -82,7 +83,7 @@ impl<K: Kernel> Hot<K> {
         }
     }
 
-    /// A member has another registration, which matters if it is hot.
+    /// Updates the entry of a hot member whose registration has changed.
     pub(super) fn renew(&mut self, member: &Member<K>) {
         if !member.is_hot.load(Ordering::Relaxed) {
             return;
@@ -91,7 +92,7 @@ impl<K: Kernel> Hot<K> {
         (entry.events, entry.data, entry.seen) = (member.events(), member.data(), None);
     }
 
-    /// Unread bytes are reported once more.
+    /// Makes the next scan report unread bytes again.
     pub(super) fn repeat_edge(&mut self, member: &Member<K>) {
         if member.is_hot.load(Ordering::Relaxed) {
             let entry = &mut self.list[member.place.load(Ordering::Relaxed)];
@@ -99,14 +100,15 @@ impl<K: Kernel> Hot<K> {
         }
     }
 
-    /// A member's registration begins or ends.
+    /// Counts a member whose registration begins or ends.
     pub(super) fn count(&mut self, member: &Member<K>, begins: bool) {
         if member.wants_room() {
             self.writers = if begins { self.writers + 1 } else { self.writers.saturating_sub(1) };
         }
     }
 
-    /// E5: a connection comes into the set, or its registration changes. A thread that sleeps in the set must hear of its bytes.
+    /// E5: a connection was added to the set, or its registration has changed. A thread that sleeps
+    /// in the set must get an event for its bytes.
     pub(super) fn take_in(&mut self, member: &Arc<Member<K>>, kernel: &impl KernelSet) -> Result<(), Errno> {
         if member.pair().is_kernel_only_and_empty() {
             return Ok(());
@@ -115,7 +117,8 @@ impl<K: Kernel> Hot<K> {
         if self.sleepers == 0 {
             return Ok(());
         }
-        // All of this set's connections are the kernel's as long as a thread sleeps, also those with bytes that another thread will take.
+        // While a thread sleeps, the kernel carries all connections of this set, also those whose
+        // bytes another thread will read.
         let tells = member.pair().idle(|_tail| true) == Idle::Behind && member.wants_bytes();
         if tells && !self.is_interrupted {
             kernel.interrupt()?;
@@ -139,7 +142,7 @@ impl<K: Kernel> Hot<K> {
         found
     }
 
-    /// E1 for a part of the list. The next scan begins behind the last one that was looked at.
+    /// E1 for a part of the list. The next scan starts after the last entry that was checked.
     #[inline]
     fn scan_part(&mut self, kernel: &impl KernelSet, mut i: usize, mut end: usize, into: &mut [Event]) -> usize {
         let mut found = 0;
@@ -160,7 +163,8 @@ impl<K: Kernel> Hot<K> {
                 found += 1;
                 i += 1;
             } else if entry.member.pair().is_kernel_only_and_empty_behind(word) && !entry.member.is_spent() {
-                // The part's last one takes this place and is looked at next; the list's last one was looked at already, or is that one.
+                // The part's last entry moves to this place and is checked next. The list's last
+                // entry was checked already, or is the same.
                 end -= 1;
                 self.swap(i, end);
                 self.take_out(end);
@@ -175,7 +179,7 @@ impl<K: Kernel> Hot<K> {
         found
     }
 
-    /// One connection a call: more would be felt in each call.
+    /// One connection per call, so that no call takes noticeably longer.
     fn drop_one_idle(&mut self) {
         self.hand = if self.hand + 1 < self.list.len() { self.hand + 1 } else { 0 };
         let entry = &self.list[self.hand];
@@ -184,7 +188,8 @@ impl<K: Kernel> Hot<K> {
         }
     }
 
-    /// E2: the kernel becomes the carrier of all that is hot. Returns whether the caller may sleep: no connection has bytes to report.
+    /// E2: makes the kernel the carrier of all hot connections. Returns whether the caller may
+    /// sleep: no connection has bytes to report.
     pub(super) fn prepare_sleep(&mut self) -> MaySleep {
         let (mut i, mut may) = (0, MaySleep::Yes);
         while i < self.list.len() {
@@ -199,12 +204,13 @@ impl<K: Kernel> Hot<K> {
         may
     }
 
-    /// C4 for one connection, with its receive lock. Returns whether a thread may sleep as far as it is concerned.
+    /// C4 for one connection, with its receive lock. Returns whether this connection allows the
+    /// thread to sleep.
     fn may_sleep(&mut self, i: usize) -> MaySleep {
         let entry = &self.list[i];
         let pair = entry.member.pair();
         match pair.idle(|tail| !entry.wants_ring(tail)) {
-            // A spent one stays: what the kernel says of it is no report.
+            // A spent connection stays, because the kernel's event for it is no report.
             Idle::Kernel if entry.member.is_spent() => MaySleep::Yes,
             Idle::Kernel => {
                 self.take_out(i);
@@ -291,8 +297,8 @@ pub(super) fn join(events: &mut [Event], own: usize) -> usize {
     left
 }
 
-/// Which data some events have: false positives are possible. A search in hundreds of events for each of hundreds would take longer than all
-/// else in a call.
+/// A Bloom filter of events' data. For hundreds of events, a search in hundreds of others would
+/// take longer than the rest of a call.
 struct Filter([u64; FILTER_WORDS]);
 
 /// More: more to clear for each call; fewer: with 1,000 events, most searches are in vain.
@@ -328,7 +334,7 @@ impl<K: Kernel> Entry<K> {
             && if self.is_edge_triggered() { pair.is_ring_reachable(word) } else { pair.is_ready_by_words(word) }
     }
 
-    /// The one-shot registration has reported.
+    /// Records that the one-shot registration has reported.
     fn spend(&mut self) {
         self.events = EPOLLONESHOT;
         self.member.is_spent.store(true, Ordering::Relaxed);

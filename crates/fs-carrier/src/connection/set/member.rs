@@ -42,13 +42,13 @@ impl<K: Kernel> Member<K> {
         &self.pair
     }
 
-    /// The application has registered this, and the kernel has the registration.
+    /// Stores the application's registration, which the kernel has too.
     pub(super) fn register(&self, events: u32, data: u64) {
         self.defer(events, data);
         self.is_told(events);
     }
 
-    /// The application has registered this, and the kernel does not know.
+    /// Stores the application's registration, which the kernel does not have.
     pub(super) fn defer(&self, events: u32, data: u64) {
         self.is_spent.store(false, Ordering::Relaxed);
         self.events.store(events, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl<K: Kernel> Member<K> {
         self.told_events.load(Ordering::Relaxed)
     }
 
-    /// Returns what the kernel has to be told to report `events`.
+    /// Returns the registration that the kernel needs to report `events`.
     pub(super) fn untold(&self, events: u32) -> Option<Registration> {
         let fd = self.fd.load(Ordering::Relaxed);
         if self.is_out.load(Ordering::Relaxed) {
@@ -93,7 +93,8 @@ impl<K: Kernel> Member<K> {
         self.events.load(Ordering::Relaxed) & READABLE != 0
     }
 
-    /// Returns whether room to send is an event of the kernel's at any time, and not one after a full buffer only.
+    /// Returns true if space to send is always an event of the kernel's, and not only after a full
+    /// buffer.
     pub(super) fn wants_room(&self) -> bool {
         let events = self.events();
         events & EPOLLET == 0 && events & WRITABLE != 0
@@ -117,7 +118,8 @@ impl<K: Kernel> Member<K> {
         let Some(set) = self.set.upgrade() else { return consumer.set_ring() };
         let Some(mut hot) = set.gate.try_lock(consumer.kernel) else { return false };
         hot.sleepers == 0 && consumer.set_ring() && {
-            // The peer may have sent since the ring carries. That is news: only what was read before is none.
+            // The peer may have sent since the ring carries. These bytes are new events, and
+            // earlier ones are not.
             hot.insert(self, Some(consumer.head()));
             true
         }

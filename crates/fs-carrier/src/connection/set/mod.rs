@@ -52,7 +52,8 @@ pub const EPOLLONESHOT: u32 = 1 << 30;
 pub const EPOLLEXCLUSIVE: u32 = 1 << 28;
 /// Level-triggered events without a condition.
 const LEVEL: u32 = 0x3FFF;
-/// One thread is to be woken, or one event to be reported: the kernel has to know of each, so these are never hot.
+/// These registrations wake one thread or report one event, so the kernel has to know every
+/// arrival. They are never hot.
 const KERNEL_ONLY: u32 = EPOLLONESHOT | EPOLLEXCLUSIVE;
 
 /// The calling thread holds the gate already: this is a signal handler that interrupted its own
@@ -66,8 +67,8 @@ impl<K: Kernel> Set<K> {
         Arc::new(Set { gate: Gate::new(Hot::new()), pacing, look: Look::new(pacing), merged: Merged::default() })
     }
 
-    /// The application is about to register a connection for `events`; called before the kernel's epoll_ctl(2). EPOLLONESHOT and
-    /// EPOLLEXCLUSIVE pin it.
+    /// Must be called before the kernel's epoll_ctl(2) that registers a connection for `events`.
+    /// EPOLLONESHOT and EPOLLEXCLUSIVE pin the connection.
     pub fn before_control(pair: &Pair<K>, events: u32) {
         if events & KERNEL_ONLY != 0 {
             pair.pin();
@@ -158,26 +159,28 @@ impl<K: Kernel> Set<K> {
         Ok(())
     }
 
-    /// The application has called shutdown(2): that is an edge for unread bytes too (`sk_state_change` of inet_shutdown(),
-    /// net/ipv4/af_inet.c).
+    /// Handles the application's shutdown(2), which is an edge for unread bytes too
+    /// (`sk_state_change` of inet_shutdown(), net/ipv4/af_inet.c).
     pub fn repeat_edge(&self, kernel: &impl KernelSet, member: &Member<K>) {
         if let Ok(mut hot) = self.gate.lock(kernel) {
             hot.repeat_edge(member);
         }
     }
 
-    /// A connection is registered for `events`. If edge-triggered, the kernel has an edge for what is ready now: the next call begins with
-    /// the kernel, so that the ring's bytes and that edge are one event.
+    /// Handles a new registration for `events`. With EPOLLET the kernel has an edge for what is
+    /// ready now. The next call asks the kernel first, so that the ring's bytes and that edge are
+    /// one event.
     fn expect_edge(&self, events: u32) {
         if events & EPOLLET != 0 {
             self.merged.is_crowded_out();
         }
     }
 
-    /// Takes a connection out of the set: EPOLL_CTL_DEL, or its last descriptor is closed.
+    /// Removes a connection from the set, for EPOLL_CTL_DEL or when its last descriptor is closed.
     pub fn remove(&self, kernel: &impl KernelSet, member: &Arc<Member<K>>) {
         member.is_removed.store(true, Ordering::Relaxed);
-        // Refused: the caller is a signal handler. The member is pinned, so it leaves the hot list when its ring is empty.
+        // If this fails, the caller is a signal handler. The member is pinned, so it leaves the hot
+        // list when its ring is empty.
         match self.gate.lock(kernel) {
             Ok(mut hot) => {
                 hot.drop_member(member);
@@ -209,7 +212,7 @@ impl<K: Kernel> Set<K> {
         self.gate.lock(kernel).is_ok_and(|hot| hot.has_event())
     }
 
-    /// The calling thread has jumped out of a call (siglongjmp): its gate is freed.
+    /// Frees the gate of the calling thread after it has jumped out of a call (siglongjmp).
     pub fn break_own_locks(&self, kernel: &impl KernelSet) {
         self.gate.break_own(kernel);
     }

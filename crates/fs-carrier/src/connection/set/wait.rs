@@ -16,7 +16,8 @@ struct Scan {
 }
 
 impl<K: Kernel> Set<K> {
-    /// Waits for events as epoll_wait(2) does: those of the rings, and those of the kernel. `timeout_ns`: `None` waits for ever.
+    /// Waits for events as epoll_wait(2) does: those of the rings, and those of the kernel.
+    /// `timeout_ns`: `None` waits forever.
     ///
     /// # Errors
     /// The errors of epoll_wait(2).
@@ -36,7 +37,7 @@ impl<K: Kernel> Set<K> {
                 return self.fill(kernel, into, events);
             }
         }
-        // When the look is over; nothing: it has not begun.
+        // The end of the look, or `None` before it has begun.
         let mut look_end = None;
         let (mut yields, mut is_late) = (0, false);
         let mut now = start;
@@ -106,11 +107,12 @@ impl<K: Kernel> Set<K> {
         Ok(Scan { events, hot: hot.len(), has_writers: hot.writers != 0, has_ends: hot.has_ends })
     }
 
-    /// Adds what rings have to `own` events of the kernel's.
+    /// Adds the rings' events to `own` events of the kernel's.
     #[cold]
     fn fill(&self, kernel: &impl KernelSet, into: &mut [Event], own: usize) -> Result<usize, Errno> {
         let mut have = own;
-        // Events that are joined leave room for others. A scan goes on where the last one stopped, so at most `own` come again.
+        // Joined events leave space for others. A scan continues where the last one stopped, so at
+        // most `own` events come again.
         for _ in 0..=own {
             let room = into.len() - have;
             if room == 0 {
@@ -125,7 +127,7 @@ impl<K: Kernel> Set<K> {
         Ok(have)
     }
 
-    /// E4: joins what the kernel reports now with `own` events of the rings.
+    /// E4: joins the kernel's events with `own` events of the rings.
     #[cold]
     fn ask(&self, kernel: &impl KernelSet, into: &mut [Event], own: usize, now: u64) -> Result<usize, Errno> {
         if own == into.len() {
@@ -133,14 +135,16 @@ impl<K: Kernel> Set<K> {
             return Ok(own);
         }
         self.merged.is_done(now);
-        // Refused, in a signal handler amid a call of its thread: that call tells it.
+        // If this fails in a signal handler in the middle of a call of its thread, that call makes
+        // the deferred calls.
         if self.gate.lock(kernel).is_ok_and(|mut hot| !hot.prepare_ask(kernel)) {
             self.merged.has_found(false);
             return Ok(own);
         }
         let mut have = own;
         let mut has_some = false;
-        // Events that are joined leave room for others. The kernel reports what is level-triggered in turn, so at most `own` come again.
+        // Joined events leave space for others. The kernel reports level-triggered events in turn,
+        // so at most `own` come again.
         for _ in 0..=own {
             let room = into.len() - have;
             match kernel.wait(&mut into[have..], Some(0)) {
@@ -165,12 +169,13 @@ impl<K: Kernel> Set<K> {
             return Ok(own);
         }
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
-        // An interruption is the sleepers' concern, and stays until one has woken up.
+        // An interruption is for the sleepers, and stays until one of them has woken up.
         let left = own + drop_interrupt(kernel, &mut events[own..]);
         Ok(hot.merge(&mut events[..left], own))
     }
 
-    /// E2 and E3, in a wait that began at `start`. Nothing: a connection has become ready by its ring, or the thread was interrupted to look.
+    /// E2 and E3, in a wait that began at `start`. Returns `None` if a connection has become ready
+    /// by its ring, or the thread was interrupted to check the list.
     #[cold]
     fn sleep(
         &self,
@@ -215,7 +220,8 @@ impl<K: Kernel> Set<K> {
     }
 }
 
-/// Removes the event of an interruption (E5), which is none of the application's. Returns how many are left.
+/// Removes the event of an interruption (E5), which is not for the application. Returns the number
+/// of remaining events.
 fn drop_interrupt(kernel: &impl KernelSet, events: &mut [Event]) -> usize {
     let Some(i) = events.iter().position(|event| kernel.is_interrupt(event.data)) else { return events.len() };
     events[i..].rotate_left(1);

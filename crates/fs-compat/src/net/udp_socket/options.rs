@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 impl UdpSocket {
     /// IP_TTL or IPV6_UNICAST_HOPS.
     pub fn ttl(&self) -> io::Result<u32> {
-        Ok(match self.link.ttl.load(Ordering::Relaxed) {
+        Ok(match self.shared.ttl.load(Ordering::Relaxed) {
             0 => 64,
             ttl => ttl.into(),
         })
@@ -19,20 +19,20 @@ impl UdpSocket {
 
     /// Sets IP_TTL or IPV6_UNICAST_HOPS (1 to 255) of datagrams sent from now on.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        self.link.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
+        self.shared.ttl.store(ttl_in_range(ttl)?, Ordering::Relaxed);
         self.parts.iter().for_each(|part| part.call.call());
         Ok(())
     }
 
     /// IP_TOS or IPV6_TCLASS, all 8 bits. One value applies to both families.
     pub fn tos(&self) -> io::Result<u32> {
-        Ok(self.link.tos.load(Ordering::Relaxed).into())
+        Ok(self.shared.tos.load(Ordering::Relaxed).into())
     }
 
     /// Sets IP_TOS or IPV6_TCLASS of datagrams sent from now on, including the ECN bits: `EINVAL`
     /// above 255.
     pub fn set_tos(&self, tos: u32) -> io::Result<()> {
-        self.link.tos.store(class_in_range(tos)?, Ordering::Relaxed);
+        self.shared.tos.store(class_in_range(tos)?, Ordering::Relaxed);
         self.parts.iter().for_each(|part| part.call.call());
         Ok(())
     }
@@ -64,14 +64,14 @@ impl UdpSocket {
     /// `NotFound` if it is not a device of the runtime. Use the crate `socket2` for other devices.
     pub fn bind_device(&self, interface: Option<&[u8]>) -> io::Result<()> {
         let device = interface.map(|name| self.runtime.device(name)).transpose()?;
-        self.link.device.store(device.map_or(0, |IfaceId(n)| u16::from(n) + 1), Ordering::Relaxed);
+        self.shared.device.store(device.map_or(0, |IfaceId(n)| u16::from(n) + 1), Ordering::Relaxed);
         self.parts.iter().for_each(|part| part.call.call());
         Ok(())
     }
 
     /// Returns the device that [`UdpSocket::bind_device`] set.
     pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
-        let device = interface(self.link.device.load(Ordering::Relaxed));
+        let device = interface(self.shared.device.load(Ordering::Relaxed));
         Ok(device.and_then(|device| self.runtime.device_name(device).map(Into::into)))
     }
 }

@@ -106,7 +106,7 @@ impl Path {
 
 /// The properties of an interface that link headers depend on.
 #[derive(Clone, Debug)]
-pub(super) struct Link {
+pub(super) struct LinkLayer {
     pub(super) framing: Framing,
     mac: [u8; 6],
     vlan: Option<u16>,
@@ -118,7 +118,7 @@ pub(super) struct Link {
 
 impl Path {
     /// Makes the path to a next hop on a link. It is `Known` if no resolution is needed.
-    pub(super) fn new(hop: NextHop, link: &Link) -> Self {
+    pub(super) fn new(hop: NextHop, link: &LinkLayer) -> Self {
         let mut path = Path { state: PathState::Pending, iface: hop.iface, addr: hop.addr, ..STALE.clone() };
         path.update(link, link.fixed_mac(hop.addr));
         path
@@ -129,7 +129,7 @@ impl Path {
     }
 
     /// Rebuilds what depends on the link; `neighbour: None` makes the path pending (on Ethernet).
-    pub(super) fn update(&mut self, link: &Link, neighbour: Option<[u8; 6]>) {
+    pub(super) fn update(&mut self, link: &LinkLayer, neighbour: Option<[u8; 6]>) {
         self.mtu = link.mtu;
         self.tx_checksum = link.tx_checksum;
         self.link_len = 0;
@@ -153,7 +153,7 @@ impl Path {
     }
 }
 
-impl Link {
+impl LinkLayer {
     pub(super) fn of(interface: &Interface) -> Self {
         Self {
             framing: interface.framing,

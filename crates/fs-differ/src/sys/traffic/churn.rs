@@ -1,7 +1,7 @@
 //! Rounds of calls that never block.
 
 use super::super::names::{AddressBuffer, address};
-use super::super::{process, storm};
+use super::super::{process, progress, storm};
 use super::load::{Load, read_load, send_load};
 use super::outcome::{Done, Wrong, again, good};
 use super::sockets::{close, connect, listener_of_its_own, name_of, new_socket, number_of};
@@ -118,7 +118,7 @@ pub fn churn(with: i32, rounds: i32, what: i32) -> String {
         let _open = storm::Open::new();
         (|| {
             while done < rounds {
-                storm::gets_on();
+                progress::report();
                 for bit in (0..31).map(|place| 1 << place).filter(|bit| what & bit != 0) {
                     churn_one(bit, with, done as usize)?;
                 }

@@ -2,7 +2,7 @@
 //! edge-triggered, as tokio, nginx and Go use it, so a lost event is a connection that stops.
 
 use super::super::names::address;
-use super::super::{process, storm};
+use super::super::{process, progress};
 use super::load::PIECE;
 use super::outcome::{Done, Wrong, again, errno, good};
 use super::sockets::{close, new_socket};
@@ -28,7 +28,7 @@ enum Role {
 }
 
 /// One end of a connection.
-struct Link {
+struct Connection {
     fd: i32,
     role: Role,
     /// No receive has found nothing since the last event.
@@ -40,7 +40,7 @@ struct Link {
     events: u32,
 }
 
-/// What is left to do for a link.
+/// What is left to do for a connection.
 #[derive(PartialEq, Eq)]
 enum Next {
     /// An event has to come.
@@ -54,7 +54,7 @@ enum Next {
 struct EventLoop {
     set: i32,
     how: i32,
-    links: Vec<Mutex<Option<Link>>>,
+    connections: Vec<Mutex<Option<Connection>>>,
     /// Connections that are to be accepted.
     left: Mutex<usize>,
     /// Connections that have not come to their end.
@@ -82,7 +82,7 @@ impl EventLoop {
         let all = EventLoop {
             set,
             how,
-            links: (0..places).map(|_| Mutex::new(None)).collect(),
+            connections: (0..places).map(|_| Mutex::new(None)).collect(),
             left: Mutex::new(connections),
             open: AtomicUsize::new(connections),
             is_over: AtomicBool::new(connections == 0),
@@ -114,10 +114,10 @@ impl EventLoop {
         unsafe { libc::write(self.waker, (&raw const WAKER_COUNT).cast(), 8) };
     }
 
-    /// Returns what a link registers for.
-    fn interest(&self, link: &Link) -> u32 {
+    /// Returns what a connection registers for.
+    fn interest(&self, connection: &Connection) -> u32 {
         let mut events = IN;
-        let is_writing = !link.may_write || self.has(LOOP_OUT) && !self.has(LOOP_LEVEL);
+        let is_writing = !connection.may_write || self.has(LOOP_OUT) && !self.has(LOOP_LEVEL);
         if is_writing {
             events |= OUT;
         }
@@ -130,38 +130,38 @@ impl EventLoop {
     }
 
     /// Puts a connection at a free place.
-    fn begin(&self, mut link: Link) -> Done<()> {
-        let free = self.links.iter().position(|place| lock(place).is_none());
+    fn begin(&self, mut connection: Connection) -> Done<()> {
+        let free = self.connections.iter().position(|place| lock(place).is_none());
         let at = free.ok_or(Wrong("no_place", 0))?;
-        let mut place = lock(&self.links[at]);
-        link.events = self.interest(&link);
-        self.control(libc::EPOLL_CTL_ADD, link.fd, link.events, at as u64)?;
-        *place = Some(link);
+        let mut place = lock(&self.connections[at]);
+        connection.events = self.interest(&connection);
+        self.control(libc::EPOLL_CTL_ADD, connection.fd, connection.events, at as u64)?;
+        *place = Some(connection);
         Ok(())
     }
 
-    /// Handles the events of a link. Returns true if it has to be called again without an event.
+    /// Handles the events of a connection. Returns true if it has to be called again without an event.
     fn handle(&self, at: usize, events: u32) -> Done<bool> {
-        let mut place = lock(&self.links[at]);
-        // Reported to another thread before it ended the link.
-        let Some(link) = place.as_mut() else { return Ok(false) };
+        let mut place = lock(&self.connections[at]);
+        // Reported to another thread before it ended the connection.
+        let Some(connection) = place.as_mut() else { return Ok(false) };
         let ended = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
-        link.may_read |= events & (IN | ended) != 0;
-        link.may_write |= events & (OUT | ended) != 0;
-        match self.drive(link)? {
+        connection.may_read |= events & (IN | ended) != 0;
+        connection.may_write |= events & (OUT | ended) != 0;
+        match self.drive(connection)? {
             Next::Over => {
-                let link = place.take();
-                self.finish(link.map_or(-1, |link| link.fd))?;
+                let connection = place.take();
+                self.finish(connection.map_or(-1, |connection| connection.fd))?;
                 return Ok(false);
             }
             Next::Again => return Ok(true),
             Next::Wait => {}
         }
-        let interest = self.interest(link);
-        let is_missing = interest & !link.events != 0 || self.has(LOOP_LEVEL) && interest != link.events;
+        let interest = self.interest(connection);
+        let is_missing = interest & !connection.events != 0 || self.has(LOOP_LEVEL) && interest != connection.events;
         if is_missing || self.has(LOOP_ONCE) {
-            self.control(libc::EPOLL_CTL_MOD, link.fd, interest, at as u64)?;
-            link.events = interest;
+            self.control(libc::EPOLL_CTL_MOD, connection.fd, interest, at as u64)?;
+            connection.events = interest;
         }
         Ok(false)
     }
@@ -178,19 +178,19 @@ impl EventLoop {
     }
 
     /// Sends and receives until both would block.
-    fn drive(&self, link: &mut Link) -> Done<Next> {
+    fn drive(&self, connection: &mut Connection) -> Done<Next> {
         let piece = if self.has(LOOP_SMALL) { 77 } else { PIECE };
         let mut buffer = [0u8; PIECE];
         loop {
-            let has_sent = self.send(link, &mut buffer)?;
-            if matches!(&link.role, Role::Server(rest) if rest.is_empty()) && link.has_ended
-                || matches!(&link.role, Role::Client { total, received, .. } if received == total)
+            let has_sent = self.send(connection, &mut buffer)?;
+            if matches!(&connection.role, Role::Server(rest) if rest.is_empty()) && connection.has_ended
+                || matches!(&connection.role, Role::Client { total, received, .. } if received == total)
             {
                 return Ok(Next::Over);
             }
             // A server that cannot send does not read on.
-            let is_full = matches!(&link.role, Role::Server(rest) if !rest.is_empty());
-            if !link.may_read || is_full {
+            let is_full = matches!(&connection.role, Role::Server(rest) if !rest.is_empty());
+            if !connection.may_read || is_full {
                 if !has_sent {
                     return Ok(Next::Wait);
                 }
@@ -198,48 +198,49 @@ impl EventLoop {
             }
             let room = &mut buffer[..piece];
             // SAFETY: the buffer and its length.
-            let got = again("recv", || unsafe { libc::recv(link.fd, room.as_mut_ptr().cast(), room.len(), 0) as i64 });
+            let got =
+                again("recv", || unsafe { libc::recv(connection.fd, room.as_mut_ptr().cast(), room.len(), 0) as i64 });
             match got {
-                Ok(0) => link.has_ended = true,
+                Ok(0) => connection.has_ended = true,
                 Ok(got) => {
                     let got = got as usize;
-                    storm::gets_on();
-                    link.may_read = !(self.has(LOOP_SHORT) && got < room.len());
-                    link.role.take(&room[..got])?;
+                    progress::report();
+                    connection.may_read = !(self.has(LOOP_SHORT) && got < room.len());
+                    connection.role.take(&room[..got])?;
                 }
-                Err(wrong) if wrong.1 == libc::EAGAIN => link.may_read = false,
+                Err(wrong) if wrong.1 == libc::EAGAIN => connection.may_read = false,
                 Err(wrong) => return Err(wrong),
             }
-            match &link.role {
-                Role::Client { received, total, .. } if link.has_ended && received < total => {
+            match &connection.role {
+                Role::Client { received, total, .. } if connection.has_ended && received < total => {
                     return Err(Wrong("too_few_bytes", 0));
                 }
                 // An end is read once.
-                _ if link.has_ended => link.may_read = false,
-                _ if self.has(LOOP_PART) && link.may_read => return Ok(Next::Again),
+                _ if connection.has_ended => connection.may_read = false,
+                _ if self.has(LOOP_PART) && connection.may_read => return Ok(Next::Again),
                 _ => {}
             }
         }
     }
 
     /// Sends what can be sent. Returns true if something was.
-    fn send(&self, link: &mut Link, buffer: &mut [u8]) -> Done<bool> {
+    fn send(&self, connection: &mut Connection, buffer: &mut [u8]) -> Done<bool> {
         let mut has_sent = false;
-        while link.may_write {
-            let length = link.role.next(buffer);
+        while connection.may_write {
+            let length = connection.role.next(buffer);
             if length == 0 {
                 break;
             }
             // SAFETY: the buffer and its length.
             let sent = again("send", || unsafe {
-                libc::send(link.fd, buffer.as_ptr().cast(), length, libc::MSG_NOSIGNAL) as i64
+                libc::send(connection.fd, buffer.as_ptr().cast(), length, libc::MSG_NOSIGNAL) as i64
             });
             match sent {
                 Ok(sent) => {
-                    link.role.sent(sent as usize);
+                    connection.role.sent(sent as usize);
                     has_sent = true;
                 }
-                Err(wrong) if wrong.1 == libc::EAGAIN => link.may_write = false,
+                Err(wrong) if wrong.1 == libc::EAGAIN => connection.may_write = false,
                 Err(wrong) => return Err(wrong),
             }
         }
@@ -315,9 +316,9 @@ impl EventLoop {
             }
             drop(sender);
         });
-        for place in &self.links {
-            if let Some(link) = lock(place).take() {
-                process::close(link.fd);
+        for place in &self.connections {
+            if let Some(connection) = lock(place).take() {
+                process::close(connection.fd);
             }
         }
         process::close(self.set);
@@ -396,9 +397,9 @@ pub fn serve_loop(listener: i32, connections: i32, how: i32) -> String {
             match got {
                 Ok(fd) => {
                     *left -= 1;
-                    storm::gets_on();
+                    progress::report();
                     let role = Role::Server(VecDeque::new());
-                    all.begin(Link { fd, role, may_read: false, may_write: true, has_ended: false, events: 0 })?;
+                    all.begin(Connection { fd, role, may_read: false, may_write: true, has_ended: false, events: 0 })?;
                 }
                 Err(wrong) if wrong.1 == libc::EAGAIN => return Ok(()),
                 Err(wrong) => return Err(wrong),
@@ -433,7 +434,7 @@ pub fn dial_loop(
     let mut dial = || -> Done<()> {
         let all = EventLoop::new(how, count, count)?;
         for number in 0..count {
-            storm::gets_on();
+            progress::report();
             let fd = new_socket(family, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)?;
             let on = 1i32;
             let (place, size) = ((&raw const on).cast(), size_of::<i32>() as u32);
@@ -450,7 +451,7 @@ pub fn dial_loop(
             let messages = 1 + (messages.max(1) as u64 - 1) * (1 + u64::from(id) * 7 % 8) / 8;
             let (length, ahead) = (length.max(1) as u64, ahead.max(1) as u64);
             let role = Role::Client { id, total: messages * length, window: ahead * length, sent: 0, received: 0 };
-            all.begin(Link { fd, role, may_read: false, may_write, has_ended: false, events: 0 })?;
+            all.begin(Connection { fd, role, may_read: false, may_write, has_ended: false, events: 0 })?;
             if may_write {
                 // No event comes for room that was there before the registration.
                 all.handle(number, OUT)?;

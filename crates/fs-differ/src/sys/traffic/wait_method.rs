@@ -98,7 +98,7 @@ impl WaitMethod {
     /// Like [`WaitMethod::wait`], by the calls whose mask permits signals, possibly only there;
     /// ends also if `is_over`.
     pub(super) fn wait_once(self, descriptor: i32, events: i32, is_over: impl Fn() -> bool) -> Done<()> {
-        let none = storm::no_signals();
+        let none = storm::waker::no_signals();
         let mask = &raw const none;
         loop {
             if is_over() {

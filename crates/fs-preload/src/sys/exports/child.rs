@@ -23,10 +23,11 @@ define! {
     fn _Fork() -> pid_t = around_fork(|| real::_Fork());
     /// clone(2). A child with memory of its own is one of a fork; a child in its parent's memory until it execs gets its own.
     fn clone(entry: Entry, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t) -> c_int = {
-        // EINVAL without a function, by the C library.
+        // Without a function the C library returns EINVAL.
         match forking_flags(flags).filter(|_| entry.is_some()) {
             None => real::clone(entry, stack, flags, argument, parent, tls, child),
-            // The child does not return from here: it notices by the wiped page, and its locks are free as no thread of the parent had one.
+            // The child does not return from here. It notices by the wiped page that it is new. Its
+            // locks are free, because no thread of the parent holds one.
             Some(flags) => {
                 let mut start = Start { entry, argument };
                 around_fork(|| real::clone(Some(begin_clone), stack, flags, (&raw mut start).cast(), parent, tls, child))

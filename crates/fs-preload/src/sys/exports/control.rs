@@ -72,7 +72,7 @@ define! {
                     let pair = socket.pair();
                     let by_ring = c_int::try_from(pair.unread_in_ring()).unwrap_or(c_int::MAX);
                     if request == SIOCATMARK {
-                        // Urgent data goes by the kernel, behind the ring's bytes.
+                        // The kernel carries urgent data, after the ring's bytes.
                         *n &= c_int::from(by_ring == 0);
                         return;
                     }
@@ -94,7 +94,7 @@ define! {
             result
         }
         FIOASYNC => {
-            // SIGIO is the kernel's.
+            // The kernel sends SIGIO, so it has to carry the bytes.
             descriptor::leave_to_kernel(fd);
             real::ioctl(fd, request, argument)
         }
@@ -112,7 +112,7 @@ define! {
         }
         let no_time = is_no_time(level, name, value, length);
         if no_time {
-            // Before a promotion, too: getsockopt(2) shows 0, as if calls waited for ever.
+            // Also before a promotion, because getsockopt(2) returns 0, as if calls waited forever.
             descriptor::leave_to_kernel(fd);
         }
         let result = real::setsockopt(fd, level, name, value, length);
@@ -127,7 +127,7 @@ define! {
             descriptor::with_socket(fd, |socket| socket.set_corked(corked));
         }
         if result == 0 && (level, name) == (SOL_SOCKET, libc::SO_RCVTIMEO) {
-            // A ring has bytes to be read still.
+            // The ring still has unread bytes.
             descriptor::with_socket(fd, |socket| socket.set_no_time(no_time));
         }
         result
@@ -138,7 +138,7 @@ define! {
         if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_NODELAY) {
             descriptor::with_socket(fd, |socket| {
                 if !socket.nodelay() {
-                    // The kernel has written so many bytes.
+                    // The kernel has written this many bytes.
                     value.write_bytes(0, *length as usize);
                 }
             });
@@ -157,7 +157,8 @@ define! {
         if how == SHUT_WR {
             descriptor::with_socket(fd, |socket| socket.pair().before_shutdown_send());
         } else {
-            // Also one that may be promoted later: a ring does not know that its reader wants no bytes.
+            // Also a socket that may be promoted later, because a ring does not know that its
+            // reader wants no bytes.
             descriptor::leave_to_kernel(fd);
         }
         let result = real::shutdown(fd, how);

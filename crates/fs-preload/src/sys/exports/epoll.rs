@@ -34,7 +34,7 @@ define! {
     fn epoll_pwait2(set: c_int, events: *mut epoll_event, n: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int =
         match super::poll::nanoseconds(timeout) {
             Ok(time) => waited(set, events, n, time, mask),
-            // The kernel knows the error.
+            // The kernel returns the error.
             Err(()) => None,
         }
         .unwrap_or_else(|| real::epoll_pwait2(set, events, n, timeout, mask));
@@ -109,7 +109,7 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
                         Err(error) => answer(Err(error)) as c_int,
                     }
                 }
-                // The kernel knows the error.
+                // The kernel returns the error.
                 Body::Socket(_) if is_bad => plain(),
                 Body::Socket(socket) if socket.has_ring(fd) => {
                     answer(set::control(control, socket, |operation| {
@@ -119,7 +119,7 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
                     })) as c_int
                 }
                 Body::Socket(socket) => {
-                    // It has another registration from here on.
+                    // The kernel's call will change its registration.
                     set::tell(socket);
                     socket.leave_sets();
                     descriptor::retire(fd, held);

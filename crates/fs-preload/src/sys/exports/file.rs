@@ -84,7 +84,8 @@ define! {
     };
 }
 
-/// A small part of a file is read and sent by the ring, if the ring carries. All else is the kernel's.
+/// Reads and sends a small part of a file through the ring, if the ring carries. Otherwise the
+/// kernel makes the call.
 ///
 /// # Safety
 /// Like sendfile(2); `call` is the application's.
@@ -107,7 +108,8 @@ unsafe fn send_file(
     by_kernel(socket, false, call)
 }
 
-/// Reads and sends. Nothing: nothing was sent, and the kernel's call is right, or knows the error.
+/// Reads and sends. Returns `None` if nothing was sent, and the kernel's call is right or returns
+/// the error.
 ///
 /// # Safety
 /// Like sendfile(2).
@@ -124,7 +126,8 @@ unsafe fn send_file_by_ring(
     // SAFETY: writable. The application keeps its file open during the call.
     let (at, file) = unsafe { (u64::try_from(offset.read_unaligned()).ok()?, BorrowedFd::borrow_raw(input)) };
     let about = rustix::fs::fstat(file).ok()?;
-    // Reading anything else may take bytes away. Files of /proc have no size, and some of them cannot be sent.
+    // Reading another kind of file may consume bytes. Files of /proc have no size, and some of them
+    // cannot be sent.
     let is_regular = rustix::fs::FileType::from_raw_mode(about.st_mode).is_file();
     let n = n.min(usize::try_from(u64::try_from(about.st_size).ok()?.checked_sub(at)?).ok()?);
     if !is_regular || n > BY_RING {
@@ -168,7 +171,8 @@ unsafe fn splice_out(
     })
 }
 
-/// The rest of a pinned ring, through a buffer. What does not fit into the pipe stays in the ring.
+/// Moves the rest of a pinned ring through a buffer. Bytes that do not fit into the pipe stay in
+/// the ring.
 fn splice_rest(socket: &Socket, out: c_int, n: usize) -> ssize_t {
     let mut buffer = [0; PIECE];
     let into = &mut buffer[..n.min(PIECE)];

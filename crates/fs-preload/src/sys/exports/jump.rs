@@ -1,4 +1,4 @@
-//! longjmp(3) and its like: a signal handler may jump out of a call of the library.
+//! longjmp(3) and similar functions: a signal handler may jump out of a call of the library.
 
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -11,14 +11,14 @@ use crate::sys::real;
 use crate::table;
 
 thread_local! {
-    /// The calls on promoted sockets and sets that this thread is inside of.
+    /// Number of calls on promoted sockets and sets in which this thread is.
     static INSIDE: Cell<u32> = const { Cell::new(0) };
 }
 
 /// The thread is in a call, in which it may hold a lock.
 #[inline]
 pub(super) fn inside<T>(call: impl FnOnce() -> T) -> T {
-    // One look-up of the thread's own memory, which is a call in a shared library.
+    // One access to thread-local storage, which is a call in a shared library.
     INSIDE.with(|inside| {
         let before = inside.replace(inside.get() + 1);
         let result = call();

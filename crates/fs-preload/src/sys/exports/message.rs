@@ -1,4 +1,4 @@
-//! sendmsg(2), recvmsg(2) and their like.
+//! sendmsg(2), recvmsg(2) and similar calls.
 
 use core::cell::Cell;
 
@@ -27,7 +27,7 @@ define! {
         data_call(fd, Direction::Send, || real::sendmsg(fd, message, flags), stream_bytes, |socket| {
             let call = || real::sendmsg(fd, message, flags);
             Some(match memory::message(message) {
-                // Control data is the kernel's.
+                // The kernel handles control data.
                 Some(m) if m.msg_controllen == 0 && m.msg_name.is_null() =>
                     send_parts(socket, m.msg_iov, m.msg_iovlen, flags, call),
                 _ => send_unusual(socket, flags, call),
@@ -144,7 +144,7 @@ unsafe fn receive_many(
     c_int::try_from(done).ok()
 }
 
-/// SCM_RIGHTS: a descriptor that is sent has two holders.
+/// SCM_RIGHTS: a sent descriptor has two holders.
 ///
 /// # Safety
 /// Like sendmsg(2).

@@ -113,7 +113,7 @@ fn data_call<T: Copy>(
     }
 }
 
-/// The bytes that a result of read(2) or its like stands for.
+/// Returns the number of bytes that a result of read(2) or a similar call stands for.
 #[inline]
 fn stream_bytes(n: ssize_t) -> u64 {
     u64::try_from(n).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Births, duplicates and ends of descriptor numbers.
+//! Calls that create, duplicate and close descriptors.
 
 use libc::{c_int, c_uint, sockaddr, socklen_t};
 

@@ -1,4 +1,4 @@
-//! poll(2), select(2) and their like.
+//! poll(2), select(2) and similar calls.
 
 use fs_carrier::kernel::Errno;
 use fs_carrier::poll::Ask;
@@ -70,7 +70,8 @@ define! {
         .unwrap_or_else(|| real::pselect(n, read, write, except, timeout, mask));
 }
 
-/// Returns a time in nanoseconds, and nothing for ever. An error: the kernel refuses the call.
+/// Returns a time in nanoseconds, or `None` for no limit. Fails if the kernel would reject the
+/// call.
 ///
 /// # Safety
 /// `time` points to a time, or to memory that cannot be read.
@@ -136,7 +137,7 @@ impl Arrays for Polls<'_> {
     fn ask(&mut self, how: Ask) -> Result<usize, Errno> {
         let (timeout_ns, mask) = of_call(how, self.mask);
         let (fds, n) = (self.fds.as_mut_ptr(), self.fds.len() as nfds_t);
-        // The application's own call: a process that has confined itself may have no other.
+        // The application's own call, because a confined process may make no other.
         if self.is_poll && (confined::is_confined() || timeout_ns.is_none_or(|ns| ns == 0)) {
             let ms = timeout_ns.map_or(-1, |ns| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
             // SAFETY: the caller's list.
@@ -284,7 +285,8 @@ unsafe fn selected(
     if n > libc::FD_SETSIZE && confined::is_confined() {
         return None;
     }
-    // A number beyond all descriptors says nothing of the sets' length, and the kernel stops before it.
+    // A number above all descriptors does not give the sets' length, and the kernel stops before
+    // it.
     let n = if n > libc::FD_SETSIZE { n.min(descriptors()) } else { n };
     let words = n.div_ceil(BITS);
     let mut list = List::default();
@@ -305,7 +307,8 @@ unsafe fn selected(
             list.add(fd, fd as c_int, i == 0);
         }
     }
-    // Copied only where a descriptor is the library's concern: most lists are the kernel's alone.
+    // Copied only if the library handles one of the descriptors: the kernel alone handles most
+    // lists.
     let asked = if list.is_empty() { [None, None, None] } else { asked.map(|set| set.map(<[u64]>::to_vec)) };
     let mut sets = core::mem::ManuallyDrop::new(Sets { n, asked, places, mask });
     let result = inside(|| wait::wait(list, &mut *sets, timeout_ns)).map(|result| answer(result) as c_int);

@@ -1,4 +1,4 @@
-//! syscall(2): system calls by number are the functions of the same name.
+//! syscall(2): a system call by number is the function of the same name.
 
 use core::ffi::{c_long, c_void};
 use core::ptr::{null, with_exposed_provenance as from, with_exposed_provenance_mut as from_mut};
@@ -98,7 +98,7 @@ define! {
 /// The kernel's signal set. The C library's is longer, and its functions pass this part on.
 const MASK_LEN: usize = size_of::<u64>();
 
-/// Whether the kernel takes a signal mask of this length. If not, it knows the error.
+/// Returns true if the kernel accepts a signal mask of this length. Otherwise it returns the error.
 fn is_mask(mask: usize, len: usize) -> bool {
     mask == 0 || len == MASK_LEN
 }

@@ -15,9 +15,9 @@ use crate::sys::{memory, real};
 
 /// Flags that the ring knows.
 const BY_RING: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_PEEK | MSG_WAITALL | MSG_TRUNC | MSG_CMSG_CLOEXEC;
-/// Bytes that are thrown away at once (MSG_TRUNC).
+/// Maximum number of bytes that one step discards (MSG_TRUNC).
 const THROWN_AWAY: usize = 4096;
-/// The most bytes of a vector that MSG_PEEK copies.
+/// Maximum number of bytes of a vector that MSG_PEEK copies.
 const MAX_PEEK: usize = 64 << 10;
 
 define! {
@@ -220,7 +220,7 @@ unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<u
     for part in parts.iter().filter(|part| part.iov_len > 0) {
         // The first piece may wait; with MSG_WAITALL, all may.
         let flags = if done > 0 && flags & MSG_WAITALL == 0 { flags | MSG_DONTWAIT } else { flags };
-        // A receive that finds nothing would take the socket's error away.
+        // A receive that finds nothing would clear the socket's pending error.
         if done > 0 && !waits_for_all(socket, flags) && socket.pair().unread().is_ok_and(|n| n == 0) {
             break;
         }

@@ -88,7 +88,7 @@ unsafe fn send_one(
     }
 }
 
-/// Urgent data, what is held back, zero copy, and whatever else the kernel knows.
+/// Sends urgent data, held-back bytes, zero copy, and everything else that only the kernel can do.
 #[cold]
 pub(super) fn send_unusual(socket: &Socket, flags: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     if flags & MSG_OOB != 0 {
@@ -135,7 +135,7 @@ unsafe fn gather_and_send(socket: &Socket, parts: &[iovec], dont_wait: bool) -> 
         let Some(mut rest) = (unsafe { memory::bytes(part.iov_base, part.iov_len) }) else { break };
         let is_last = i + 1 == parts.len();
         while !rest.is_empty() || (is_last && filled > 0) {
-            // Long pieces that nothing stands before are sent from where they are.
+            // Long pieces without bytes before them are sent without a copy.
             let is_direct = filled == 0 && (rest.len() >= GATHERED || is_last);
             let result = if is_direct {
                 let piece = core::mem::take(&mut rest);

@@ -30,7 +30,7 @@ pub(super) const FIN: u8 = 8;
 pub(super) const GONE: u8 = 16;
 /// Set by the handle: options have changed.
 pub(super) const OPTIONS: u8 = 32;
-/// Set by the handle: TCP_QUICKACK was set to [`Link::quickack`].
+/// Set by the handle: TCP_QUICKACK was set to [`SharedStream::quickack`].
 pub(super) const QUICKACK: u8 = 64;
 
 /// Stored instead of an errno: the runtime ended.
@@ -74,7 +74,7 @@ impl Waiting {
         look().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// For an `async fn`. Several may wait at once.
+    /// Waits until `look` returns a value. Several tasks may wait at the same time.
     pub(super) async fn until<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         if let Some(answer) = look() {
             return answer;
@@ -93,7 +93,8 @@ impl Waiting {
     }
 }
 
-pub(super) struct Link {
+/// The state of a connection that its handle and its task share.
+pub(super) struct SharedStream {
     pub(super) call: Arc<Call>,
     flags: AtomicU8,
     /// The errno that ended the connection. `take_error` clears it.
@@ -128,7 +129,7 @@ pub(super) fn runtime_ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the fastsock runtime has ended, and its sockets are closed")
 }
 
-impl Link {
+impl SharedStream {
     pub(super) fn new(
         call: Arc<Call>,
         local: SocketAddr,
@@ -138,7 +139,7 @@ impl Link {
     ) -> (Arc<Self>, TaskEnds) {
         let (to_handle, incoming) = RingBuffer::new(RING);
         let (outgoing, from_handle) = RingBuffer::new(RING);
-        let link = Self {
+        let shared = Self {
             call,
             flags: AtomicU8::new(0),
             error: AtomicI32::new(0),
@@ -153,7 +154,7 @@ impl Link {
             peer,
             carrier,
         };
-        (Arc::new(link), TaskEnds { incoming: to_handle, outgoing: from_handle })
+        (Arc::new(shared), TaskEnds { incoming: to_handle, outgoing: from_handle })
     }
 
     pub(super) fn has(&self, flags: u8) -> bool {
