@@ -1,10 +1,10 @@
 //! [`Builder`]: the settings of a runtime.
 
-use crate::device::queues::NamedQueues;
 use crate::poll::PollPolicy;
 use fs_core::{Cidr, Limits, Secret, TcpConfig};
 use fs_xdp::Link;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Frames of a core: 16384 × 2 KiB = 32 MiB. A queue's rings take at most 3 × 2048 of them, and at
@@ -174,7 +174,7 @@ impl Standalone {
 #[must_use]
 pub struct Builder {
     pub(crate) devices: Vec<String>,
-    pub(crate) queues: Option<NamedQueues>,
+    pub(crate) queues: Option<Arc<[u32]>>,
     pub(crate) cores: Vec<usize>,
     pub(crate) pin: bool,
     pub(crate) policy: Option<PollPolicy>,
