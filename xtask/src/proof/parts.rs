@@ -248,7 +248,9 @@ fn compat(run: &mut Run) -> Outcome {
     let mut install = Command::new("lab/install");
     install.arg("compat");
     let mut compat = Command::new(crate::tools::release("compat"));
-    compat.args(["--requests", &variable(run, "REQUESTS", "100000")]).args(variable(run, "PROGRAMS", "").split_whitespace());
+    compat
+        .args(["--requests", &variable(run, "REQUESTS", "100000")])
+        .args(variable(run, "PROGRAMS", "").split_whitespace());
     built(run, [install, compat], 24 * HOUR)
 }
 
