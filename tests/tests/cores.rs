@@ -76,7 +76,7 @@ fn each_packet_is_handled_on_its_connections_core() -> Result<()> {
         let mut proxy = Proxy::start(lab, &ProxyOptions::new(Stack::Fastsock))?;
         for mode in [Mode::Tcp, Mode::Http] {
             let url = format!("{}/64", proxy.url(mode));
-            clients::wrk(lab, &url, &WrkOptions::new(3, true))?.clean()?;
+            clients::answered(1, || clients::wrk(lab, &url, &WrkOptions::new(3, true)))?;
             // If a lock's holder is preempted, others wait for it, which is rare: in one of several
             // runs none waits.
             let mut waits = usize::MAX;
@@ -147,13 +147,12 @@ fn core_that_stops_accepting_resets_no_client() -> Result<()> {
         workers.wait_for("answer", READY_LIMIT, || lab.reaches(Ns::Client, FRONT, PORT))?;
         let url = format!("http://{FRONT}:{PORT}/");
         let load = std::thread::scope(|scope| {
-            let load = scope.spawn(|| clients::wrk(lab, &url, &WrkOptions::new(5, true)));
+            let load = scope.spawn(|| clients::answered(1, || clients::wrk(lab, &url, &WrkOptions::new(5, true))));
             std::thread::sleep(Duration::from_secs(2));
             workers.signal("USR1")?;
             load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))?
         })?;
         println!("{:.0} connections/s while core 0 stopped accepting: {load:?}", load.rate());
-        load.clean()?;
         ensure!(workers.log().contains("core 0: closed its listener"), "core 0 did not close its listener");
         let status = workers.terminate(READY_LIMIT)?;
         ensure!(status.success(), "workers ended with {status}");

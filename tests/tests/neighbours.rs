@@ -27,9 +27,10 @@ fn ping_and_a_kernel_server_work_next_to_the_proxy() -> Result<()> {
         let small = body::body(body::SMALL)?;
         let listen = [format!("{FRONT}:8888"), format!("[{FRONT6}]:8888")];
         let _kernel = Nginx::start(lab, Ns::Host, "neighbour", &listen, &[&small])?;
-        let load = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let url = format!("{}/64", proxy.url(Mode::Http));
-            let load = scope.spawn(move || clients::wrk(lab, &url, &WrkOptions::new(4, false)));
+            let wrk = move || clients::wrk(lab, &url, &WrkOptions::new(4, false));
+            let load = scope.spawn(move || clients::answered(1, wrk));
             for host in [FRONT, FRONT6] {
                 let said = lab.run(Ns::Client, "ping", &["-c", "20", "-i", "0.02", "-W", "30", host])?;
                 ensure!(said.contains(" 0% packet loss"), "ping {host} under load: {said}");
@@ -44,7 +45,6 @@ fn ping_and_a_kernel_server_work_next_to_the_proxy() -> Result<()> {
             ensure!(answer == "hello", "curl from the host's kernel got {answer:?}");
             load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))?
         })?;
-        load.clean()?;
         proxy.stop()
     })
 }

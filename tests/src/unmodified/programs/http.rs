@@ -2,7 +2,7 @@
 
 use super::{Group, Row, Server};
 use crate::body::{self, Body};
-use crate::clients::Wrk;
+use crate::clients::answered;
 use crate::unmodified::Stage;
 use crate::unmodified::stage::finish;
 use anyhow::{Context, Result, ensure};
@@ -165,11 +165,13 @@ fn curl(stage: &Stage, port: u16) -> Result<()> {
 
 fn wrk(stage: &Stage, port: u16) -> Result<()> {
     let script = crate::apps::workspace().join("lab/wrk.lua").display().to_string();
-    let text = stage.run("wrk", &["-t2", "-c32", "-d1", "--timeout", "5", "-s", &script, &url(stage, port, "64")])?;
-    let line = text.lines().rev().find(|line| line.starts_with('{')).context("wrk printed no result")?;
-    let result: Wrk = serde_json::from_str(line)?;
-    ensure!(result.requests >= 100, "wrk got only {} answers in a second", result.requests);
-    result.clean()
+    let arguments = ["-t2", "-c32", "-d1", "--timeout", "60", "-s", &script, &url(stage, port, "64")];
+    answered(100, || {
+        let text = stage.run("wrk", &arguments)?;
+        let line = text.lines().rev().find(|line| line.starts_with('{')).context("wrk printed no result")?;
+        Ok(serde_json::from_str(line)?)
+    })?;
+    Ok(())
 }
 
 fn ab_runs(stage: &Stage, port: u16, requests: u32, kept: bool) -> Result<()> {
