@@ -63,16 +63,16 @@ pub mod send {
 }
 
 macro_rules! former {
-    ($($name:ident)*) => {
+    ($($name:ident $(<$lifetime:lifetime>)?)*) => {
         $(
             #[doc = concat!("The former name of [`local::", stringify!($name), "`].")]
             #[deprecated(note = "it is in `fastsock::local` now; `fastsock::net` has one that any thread may use")]
-            pub type $name = local::$name;
+            pub type $name $(<$lifetime>)? = local::$name $(<$lifetime>)?;
         )*
     };
 }
 
-former! { OwnedReadHalf OwnedWriteHalf TcpListener TcpSocket TcpStream UdpSocket }
+former! { OwnedReadHalf OwnedWriteHalf ReadHalf<'a> TcpListener TcpSocket TcpStream UdpSocket WriteHalf<'a> }
 
 #[cfg(feature = "metrics")]
 pub use fs_rt::metrics;
