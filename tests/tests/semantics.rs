@@ -34,7 +34,13 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("pass_by_mmsg", PASSED),
     ("pass_peeked", PASSED),
     ("close_answered_in_the_middle", MIDDLE),
+    ("cork_holds", NOT_HELD),
+    ("cork_ends_by_itself", NOT_HELD),
+    ("cork_segments", NOT_HELD),
+    ("cork_more", NOT_HELD),
+    ("cork_resets", NOT_HELD),
 ];
+const NOT_HELD: &str = "a ring holds nothing back: bytes under TCP_CORK or MSG_MORE are there at once";
 const ORDER: &str = "the order of events of several ready members: a ring's bytes have no place in the kernel's list";
 const MIDDLE: &str = "a reset that comes in the middle of a large send shortens it; when it comes is timing";
 const PASSED: &str = "a connection that is sent to another process while its ring has unread bytes is reset";

@@ -1,4 +1,4 @@
-//! The producer's rules, P1 to P5.
+//! The producer's rules, P1 to P6.
 //!
 //! A producer may be killed. Before the compare-exchange of P1 nothing was published. Between
 //! send(2) and `K`, the kernel has the bytes and the count is too low: the consumer reads them by
@@ -116,7 +116,7 @@ impl<K: Kernel> Producer<'_, K> {
                     waited = false;
                 }
                 Published::Kernel(seen) => {
-                    let Some(result) = self.send_by_kernel(seen, || self.kernel.send(rest, dont_wait)) else {
+                    let Some(result) = self.send_by_kernel(seen, false, || self.kernel.send(rest, dont_wait)) else {
                         continue;
                     };
                     is_due = false;
@@ -286,10 +286,15 @@ impl<K: Kernel> Producer<'_, K> {
 
     /// P2: makes one counted call that hands bytes to the kernel. Returns `None` if the carrier has
     /// changed, so that the caller has to check again.
+    ///
+    /// P6, with `may_hold`: the kernel may hold these bytes back until more come (MSG_MORE), and the
+    /// next bytes must not come by the ring. So a request is taken back, and the consumer makes no
+    /// other before it has them (C5).
     #[inline]
     pub(crate) fn send_by_kernel(
         &self,
         seen: Snapshot,
+        may_hold: bool,
         call: impl FnOnce() -> Result<usize, Errno>,
     ) -> Option<Result<usize, Errno>> {
         let word = &self.direction.line_a.word;
@@ -304,6 +309,9 @@ impl<K: Kernel> Producer<'_, K> {
         let result = call();
         if let Ok(n) = result {
             self.direction.line_b.sent.fetch_add(n as u64, Ordering::AcqRel);
+        }
+        if may_hold {
+            self.to_kernel(false);
         }
         if is_counted {
             word.end_kernel_send();

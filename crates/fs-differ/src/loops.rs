@@ -71,6 +71,7 @@ impl Maker {
             (10, LOOP_PART),
             (10, LOOP_SMALL),
             (30, LOOP_DELETE),
+            (20, LOOP_CORK),
         ] {
             if self.random.percent(percent) {
                 how |= flag;

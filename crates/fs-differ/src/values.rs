@@ -221,6 +221,7 @@ pub const LOOP: &[Named] = &[
     ("part", LOOP_PART),
     ("small", LOOP_SMALL),
     ("del", LOOP_DELETE),
+    ("cork", LOOP_CORK),
 ];
 /// Level-triggered, not edge-triggered.
 pub const LOOP_LEVEL: i32 = 1;
@@ -248,6 +249,8 @@ pub const LOOP_PART: i32 = 1 << 10;
 pub const LOOP_SMALL: i32 = 1 << 11;
 /// EPOLL_CTL_DEL comes before close(2).
 pub const LOOP_DELETE: i32 = 1 << 12;
+/// Each turn of sends is between TCP_CORK of 1 and of 0, and its first half has MSG_MORE.
+pub const LOOP_CORK: i32 = 1 << 13;
 
 /// Treatment of a signal.
 pub const HANDLER: &[Named] = &[("plain", 0), ("restart", 1), ("ignore", 2)];

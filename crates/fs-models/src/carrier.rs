@@ -303,16 +303,19 @@ impl Rules {
                 s.producers[i].sent += 1;
                 s.producers[i].at = At::Finish;
             }),
-            At::Finish => step(steps, now, "producer: send ends", true, |s| {
-                if !self.no_flights {
-                    s.w.flights -= 1;
-                }
-                if s.w.requested && s.w.flights == 0 {
-                    s.w.requested = false;
-                    s.w.kernel = false;
-                }
-                s.producers[i].at = At::Idle;
-            }),
+            At::Finish => {
+                step(steps, now, "producer: takes the request back", false, |s| s.w.requested = false);
+                step(steps, now, "producer: send ends", true, |s| {
+                    if !self.no_flights {
+                        s.w.flights -= 1;
+                    }
+                    if s.w.requested && s.w.flights == 0 {
+                        s.w.requested = false;
+                        s.w.kernel = false;
+                    }
+                    s.producers[i].at = At::Idle;
+                });
+            }
         }
     }
 }

@@ -376,7 +376,6 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
     let nodelay = rustix::net::sockopt::tcp_nodelay(kernel.borrow()).ok()?;
     let pair = Pair::promote(kernel, region, end, side, process::pacing()).ok()?;
     let socket = Socket::new(pair, flags.contains(rustix::fs::OFlags::NONBLOCK), nodelay, number);
-    socket.set_corked(rustix::net::sockopt::tcp_cork(socket.pair().kernel().borrow()).unwrap_or(false));
     socket.set_nodelay(nodelay);
     Some(socket)
 }

@@ -18,10 +18,6 @@ use crate::sys::kernel::{Fd, SetCall, ThisThread};
 const NONBLOCKING: u8 = 1;
 /// The application has set a negative SO_RCVTIMEO.
 const NO_TIME: u8 = 2;
-/// The application has set TCP_CORK.
-const CORKED: u8 = 1;
-/// The application's last send had MSG_MORE.
-const MORE: u8 = 2;
 /// The epoch of a pinned socket.
 const PINNED: u32 = u32::MAX;
 
@@ -32,8 +28,6 @@ pub(crate) struct Socket {
     nonblocking: AtomicU8,
     /// The application has set TCP_NODELAY. On the kernel's socket it is set until the socket is pinned.
     nodelay: AtomicBool,
-    /// The reasons why the kernel may hold bytes back: [`CORKED`], [`MORE`]. 0: it does not.
-    holds: AtomicU8,
     /// The process's generation at the promotion, or [`PINNED`].
     epoch: AtomicU32,
     /// [`process::forks`] at the promotion.
@@ -83,7 +77,6 @@ impl Socket {
             pair: Arc::new(pair),
             nonblocking: AtomicU8::new(if nonblocking { NONBLOCKING } else { 0 }),
             nodelay: AtomicBool::new(nodelay),
-            holds: AtomicU8::new(0),
             epoch: AtomicU32::new(process::generation()),
             forks: process::forks(),
             is_given: AtomicBool::new(false),
@@ -144,42 +137,9 @@ impl Socket {
     /// answers by the same connection; an answer by the ring leaves it to the timer of 40 ms (`TCP_DELACK_MIN`, <net/tcp.h>).
     pub(crate) fn set_nodelay(&self, nodelay: bool) {
         self.nodelay.store(nodelay, Ordering::Relaxed);
-        self.push_without_delay();
-    }
-
-    /// Setting the option sends what is held back, so it waits until nothing is.
-    fn push_without_delay(&self) {
-        if !self.nodelay() && !self.holds_back() && self.epoch.load(Ordering::Relaxed) != PINNED {
+        if !nodelay && self.epoch.load(Ordering::Relaxed) != PINNED {
             // Fails if the connection has ended.
             let _set = rustix::net::sockopt::set_tcp_nodelay(self.pair.kernel().borrow(), true);
-        }
-    }
-
-    /// P6: returns whether the kernel may hold back what is sent (TCP_CORK, MSG_MORE), so it has to carry the next bytes too.
-    #[inline]
-    pub(crate) fn holds_back(&self) -> bool {
-        self.holds.load(Ordering::Relaxed) != 0
-    }
-
-    /// The application has set TCP_CORK.
-    pub(crate) fn set_corked(&self, corked: bool) {
-        self.set_holds(CORKED, corked);
-    }
-
-    /// Records whether the last send had MSG_MORE.
-    #[inline]
-    pub(crate) fn set_more(&self, more: bool) {
-        if more || self.holds_back() {
-            self.set_holds(MORE, more);
-        }
-    }
-
-    #[cold]
-    fn set_holds(&self, why: u8, is_set: bool) {
-        if is_set {
-            self.holds.fetch_or(why, Ordering::Relaxed);
-        } else if self.holds.fetch_and(!why, Ordering::Relaxed) == why {
-            self.push_without_delay();
         }
     }
 

@@ -101,7 +101,7 @@ impl World {
             return;
         }
         let parts = [1 + self.below(10), self.below(10)];
-        let sent = stream.connection.a.send_by_kernel(|kernel| {
+        let sent = stream.connection.a.send_by_kernel(false, |kernel| {
             for n in parts {
                 let is_late = self.below(3) == 0;
                 stream.connection.forth.set_late(is_late);

@@ -87,7 +87,7 @@ fn c1_kernel_bytes_up_to_the_boundary_come_first() {
     let word = &world.b.consumer().direction.line_a.word;
     assert!(word.set_ring(word.load()));
     assert_eq!(world.a.send(b"second", false), Ok(6));
-    assert_eq!(world.a.send_by_kernel(|kernel| crate::kernel::Kernel::send(kernel, b"third", false)), Ok(5));
+    assert_eq!(world.a.send_by_kernel(false, |kernel| crate::kernel::Kernel::send(kernel, b"third", false)), Ok(5));
     // MSG_PEEK of any length has the bytes of both carriers.
     for n in 1..=20 {
         let mut peeked = vec![0; n];
@@ -215,7 +215,7 @@ fn error_after_bytes_of_the_ring_is_kept() {
     // Ring bytes, then kernel bytes, and the connection is reset between the two receives of one call.
     let world = World::by_ring();
     assert_eq!(world.a.send(b"ring", false), Ok(4));
-    assert_eq!(world.a.send_by_kernel(|kernel| crate::kernel::Kernel::send(kernel, b"kernel", false)), Ok(6));
+    assert_eq!(world.a.send_by_kernel(false, |kernel| crate::kernel::Kernel::send(kernel, b"kernel", false)), Ok(6));
     world.forth.fail(Errno::CONNRESET);
     assert_eq!(world.b.recv(&mut [0; 20], RecvMode::NOW), Ok(4));
     let mut piece = [0; 20];
@@ -265,6 +265,24 @@ fn request_is_granted_by_the_last_send() {
     assert!(word.load().kernel_carries() && word.load().is_requested());
     word.end_kernel_send();
     assert!(!word.load().kernel_carries());
+}
+
+#[test]
+fn p6_what_the_kernel_may_hold_back_keeps_the_kernel() {
+    for may_hold in [false, true] {
+        let world = world();
+        let asked = world.a.send_by_kernel(may_hold, |kernel| {
+            assert!(world.b.consumer().set_ring(), "a request during the send");
+            crate::kernel::Kernel::send(kernel, b"head", false)
+        });
+        assert_eq!(asked, Ok(4));
+        let [word, _] = world.a.words();
+        assert_eq!((word.kernel_carries(), word.is_requested(), word.in_flight()), (may_hold, false, 0));
+        assert!(!may_hold || !world.b.consumer().set_ring(), "the bytes were not received");
+        assert_eq!(world.a.send(b" and body", false), Ok(9));
+        assert_eq!(world.receive(), b"head and body");
+        assert!(world.b.consumer().set_ring());
+    }
 }
 
 #[test]

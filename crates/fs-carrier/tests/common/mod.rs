@@ -131,7 +131,7 @@ impl Events {
 fn send_file(pair: &Pair<Sock>, piece: &[u8]) -> Result<usize, Errno> {
     let file = rustix::fs::memfd_create("piece", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::io::pwrite(&file, piece, 0)?;
-    pair.send_by_kernel(|kernel| rustix::fs::sendfile(&kernel.0, &file, Some(&mut 0), piece.len()))
+    pair.send_by_kernel(false, |kernel| rustix::fs::sendfile(&kernel.0, &file, Some(&mut 0), piece.len()))
 }
 
 /// Pauses sometimes, so that the other end finds this one asleep, or awake and late.
@@ -168,7 +168,7 @@ impl Side {
             let n = (1 + random.next(most)).min(bytes - at);
             let piece: Vec<u8> = (at..at + n).map(|i| byte(self.seed, self.direction, i)).collect();
             let sent = match random.next(40) {
-                0 => self.pair.send_by_kernel(|kernel| kernel.send(&piece, false)),
+                0 => self.pair.send_by_kernel(piece.len().is_multiple_of(2), |kernel| kernel.send(&piece, false)),
                 4 => send_file(&self.pair, &piece),
                 1..4 => self.pair.send(&piece, true),
                 _ => self.pair.send(&piece, false),

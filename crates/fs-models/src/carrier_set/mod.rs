@@ -164,15 +164,21 @@ impl Rules {
                     });
                 }
             }
-            Sender::Count => step(steps, now, "sender: K += 1, I - 1", true, |s| {
-                let socket = &mut s.sockets[i];
-                socket.count += 1;
-                socket.sent += 1;
-                socket.flight = false;
-                socket.kernel = !socket.requested;
-                socket.requested = false;
-                socket.sender = Sender::Idle;
-            }),
+            Sender::Count => {
+                // P6.
+                for takes_back in [false, true] {
+                    let name = if takes_back { "sender: K += 1, Q = 0, I - 1" } else { "sender: K += 1, I - 1" };
+                    step(steps, now, name, !takes_back, |s| {
+                        let socket = &mut s.sockets[i];
+                        socket.count += 1;
+                        socket.sent += 1;
+                        socket.flight = false;
+                        socket.kernel = takes_back || !socket.requested;
+                        socket.requested = false;
+                        socket.sender = Sender::Idle;
+                    });
+                }
+            }
         }
     }
 

@@ -150,6 +150,39 @@ static void file_receive(struct end *e) {
     meet(e);
 }
 
+// What the kernel would hold back (TCP_CORK, MSG_MORE, SPLICE_F_MORE): the same stream by each carrier, and nothing of it stays behind.
+static void cork(struct end *e, int on) { CHECK(setsockopt(e->fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on) == 0); }
+static void put_more(struct end *e, size_t n, int how, int file, int *tube) {
+    unsigned char b[3000]; loff_t at = 0; ssize_t w; struct iovec v[2] = {{b, n / 3}, {b + n / 3, n - n / 3}};
+    fill(b, e->sent, n);
+    if (how == 0) w = send(e->fd, b, n, MSG_MORE);
+    else if (how == 1) w = sendmsg(e->fd, &(struct msghdr){.msg_iov = v, .msg_iovlen = 2}, MSG_MORE);
+    else if (how == 2) w = writev(e->fd, v, 2);
+    else if (how == 3) { CHECK(write(tube[1], b, n) == (ssize_t)n); w = splice(tube[0], 0, e->fd, 0, n, SPLICE_F_MORE); }
+    else { CHECK(pwrite(file, b, n, 0) == (ssize_t)n); w = sendfile(e->fd, file, &at, n); }
+    if (w != (ssize_t)n) FAIL("way %d: %zd of %zu, errno %s", how, w, n, strerror(errno));
+    e->sent += w;
+}
+static void cork_send(struct end *e) {
+    int tube[2], file = memfd_create("file", MFD_CLOEXEC); CHECK(file >= 0 && pipe2(tube, O_CLOEXEC) == 0);
+    for (int i = 0; i < 1500; i++) {
+        int corked = i % 3 != 0;
+        get(e, 1); if (corked) cork(e, 1);
+        for (int j = 0; j < i % 4; j++) put_more(e, 1 + (i * 37 + j * 211) % 2900, (i / 4 + j) % (corked ? 5 : 2), file, tube);
+        if (corked && i % 2) { int on = i % 5 > 2; CHECK(setsockopt(e->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0); }
+        put(e, 9); if (corked) cork(e, 0);
+    }
+    meet(e);
+}
+static void cork_receive(struct end *e) {
+    for (int i = 0; i < 1500; i++) {
+        size_t n = 9; for (int j = 0; j < i % 4; j++) n += 1 + (i * 37 + j * 211) % 2900;
+        if (i % 50 == 0) usleep(300);
+        put(e, 1); get(e, n);
+    }
+    meet(e);
+}
+
 static void raw_calls(struct end *e) {
     unsigned char b[8];
     for (int i = 0; i < 2000; i++) {
@@ -248,7 +281,7 @@ static void option_server(struct end *e) {
 struct scenario scenarios[] = {
     {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
     {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
-    {"raw", raw_calls, raw_calls}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
+    {"raw", raw_calls, raw_calls}, {"cork", cork_receive, cork_send}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
     {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -26,8 +26,8 @@ pub(super) fn groups() -> Vec<Group> {
         },
         Group {
             name: "nginx reuseport",
-            server: |stage, port| nginx(stage, port, "reuseport"),
-            rows: vec![Row { name: "nginx (2 workers, reuseport)", by_ring: true, client: curl_and_wrk }],
+            server: |stage, port| nginx(stage, port, "reuseport; tcp_nopush on"),
+            rows: vec![Row { name: "nginx (2 workers, reuseport, tcp_nopush)", by_ring: true, client: curl_and_wrk }],
         },
         Group {
             name: "haproxy",
@@ -58,8 +58,8 @@ pub(super) fn groups() -> Vec<Group> {
     ]
 }
 
-/// nginx as installed: a master and two workers.
-fn nginx(stage: &Stage, port: u16, listen: &str) -> Result<Server> {
+/// nginx: a master and two workers. `listen`: parameters of its address, and further lines.
+pub fn nginx(stage: &Stage, port: u16, listen: &str) -> Result<Server> {
     let dir = stage.folder(&format!("nginx-{port}"))?;
     let config = dir.join("nginx.conf");
     let (d, files, host) = (dir.display(), stage.files().display(), stage.host);

@@ -5,7 +5,7 @@ mod http;
 mod other;
 
 pub use databases::postgres_programs;
-pub use http::java_classes;
+pub use http::{java_classes, nginx};
 
 use crate::process::Proc;
 use crate::unmodified::Stage;

@@ -154,16 +154,20 @@ impl<K: Kernel> Pair<K> {
     }
 
     /// Hands bytes to the kernel by a call of the caller's: sendfile(2), splice(2), sendmsg(2) with control data. The kernel carries from
-    /// here on, until the receiver asks for the ring again.
+    /// here on, until the receiver asks for the ring again. `may_hold`: the kernel may hold the bytes back until more come (P6).
     ///
     /// # Errors
     /// The errors of `call`, which returns how many bytes it handed over.
-    pub fn send_by_kernel(&self, mut call: impl FnMut(&K) -> Result<usize, Errno>) -> Result<usize, Errno> {
+    pub fn send_by_kernel(
+        &self,
+        may_hold: bool,
+        mut call: impl FnMut(&K) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
         let producer = self.producer();
         loop {
             producer.to_kernel(false);
             let seen = producer.direction.line_a.word.load();
-            if let Some(result) = producer.send_by_kernel(seen, || call(&self.kernel)) {
+            if let Some(result) = producer.send_by_kernel(seen, may_hold, || call(&self.kernel)) {
                 return result;
             }
         }
@@ -172,6 +176,7 @@ impl<K: Kernel> Pair<K> {
     /// P2 with a call of the caller's. Returns `None` if the ring carries, and nothing was sent.
     pub fn send_if_kernel_carries(
         &self,
+        may_hold: bool,
         mut call: impl FnMut() -> Result<usize, Errno>,
     ) -> Option<Result<usize, Errno>> {
         let producer = self.producer();
@@ -180,7 +185,7 @@ impl<K: Kernel> Pair<K> {
             if !seen.kernel_carries() {
                 return None;
             }
-            if let Some(result) = producer.send_by_kernel(seen, &mut call) {
+            if let Some(result) = producer.send_by_kernel(seen, may_hold, &mut call) {
                 return Some(result);
             }
         }

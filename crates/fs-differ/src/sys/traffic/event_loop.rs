@@ -68,6 +68,15 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Sets TCP_CORK.
+fn set_corked(fd: i32, is_corked: bool) -> Done<()> {
+    let value = i32::from(is_corked);
+    // SAFETY: an int, and its length.
+    let set = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, (&raw const value).cast(), 4) };
+    good("setsockopt", set)?;
+    Ok(())
+}
+
 /// Returns the byte at this position of a client's stream.
 fn byte(id: u32, at: u64) -> u8 {
     (id.wrapping_mul(37).wrapping_add(11) as u64 ^ at.wrapping_mul(7).wrapping_add(at >> 8)) as u8
@@ -231,9 +240,14 @@ impl EventLoop {
             if length == 0 {
                 break;
             }
+            let (mut length, mut flags) = (length, libc::MSG_NOSIGNAL);
+            if self.has(LOOP_CORK) && !has_sent {
+                set_corked(connection.fd, true)?;
+                (length, flags) = (length.div_ceil(2), flags | libc::MSG_MORE);
+            }
             // SAFETY: the buffer and its length.
             let sent = again("send", || unsafe {
-                libc::send(connection.fd, buffer.as_ptr().cast(), length, libc::MSG_NOSIGNAL) as i64
+                libc::send(connection.fd, buffer.as_ptr().cast(), length, flags) as i64
             });
             match sent {
                 Ok(sent) => {
@@ -243,6 +257,9 @@ impl EventLoop {
                 Err(wrong) if wrong.1 == libc::EAGAIN => connection.may_write = false,
                 Err(wrong) => return Err(wrong),
             }
+        }
+        if self.has(LOOP_CORK) && has_sent {
+            set_corked(connection.fd, false)?;
         }
         Ok(has_sent)
     }

@@ -121,11 +121,6 @@ define! {
             let nodelay = value.cast::<c_int>().read_unaligned() != 0;
             descriptor::with_socket(fd, |socket| socket.set_nodelay(nodelay));
         }
-        if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_CORK) {
-            // The kernel has read it.
-            let corked = value.cast::<c_int>().read_unaligned() != 0;
-            descriptor::with_socket(fd, |socket| socket.set_corked(corked));
-        }
         if result == 0 && (level, name) == (SOL_SOCKET, libc::SO_RCVTIMEO) {
             // The ring still has unread bytes.
             descriptor::with_socket(fd, |socket| socket.set_no_time(no_time));

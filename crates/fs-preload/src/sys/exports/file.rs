@@ -96,14 +96,12 @@ unsafe fn send_file(
     n: usize,
     call: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    if !socket.holds_back() {
-        if let Some(result) = socket.pair().send_if_kernel_carries(|| checked(call())) {
-            return answer(result);
-        }
-        // SAFETY: by contract.
-        if let Some(sent) = unsafe { send_file_by_ring(socket, input, offset, n) } {
-            return answer_sent(sent, false);
-        }
+    if let Some(result) = socket.pair().send_if_kernel_carries(false, || checked(call())) {
+        return answer(result);
+    }
+    // SAFETY: by contract.
+    if let Some(sent) = unsafe { send_file_by_ring(socket, input, offset, n) } {
+        return answer_sent(sent, false);
     }
     by_kernel(socket, false, call)
 }

@@ -55,15 +55,8 @@ define! {
 
 /// P3 and P2 with a call of the application's. P6: with `has_more`, the kernel may hold its bytes back.
 pub(super) fn by_kernel(socket: &Socket, has_more: bool, call: impl Fn() -> ssize_t) -> ssize_t {
-    if has_more {
-        socket.set_more(true);
-    }
     // The call has set errno, and raised its signal.
-    let result = socket.pair().send_by_kernel(|_| checked(call()));
-    if !has_more && result.is_ok() {
-        socket.set_more(false);
-    }
-    answer(result)
+    answer(socket.pair().send_by_kernel(has_more, |_| checked(call())))
 }
 
 /// # Safety
@@ -76,8 +69,10 @@ unsafe fn send_one(
     flags: c_int,
     call: impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
-    if flags & !BY_RING != 0 || socket.holds_back() {
-        return Some(send_unusual(socket, flags, call));
+    if flags & !BY_RING != 0
+        && let Some(sent) = send_flagged(socket, flags, &call)
+    {
+        return Some(sent);
     }
     // SAFETY: by contract.
     match unsafe { memory::bytes(data, n) } {
@@ -88,7 +83,17 @@ unsafe fn send_one(
     }
 }
 
-/// Sends urgent data, held-back bytes, zero copy, and everything else that only the kernel can do.
+/// Sends by the kernel what has flags that the ring does not know. Returns `None` for MSG_MORE while
+/// the ring carries, which holds nothing back.
+#[cold]
+fn send_flagged(socket: &Socket, flags: c_int, call: impl Fn() -> ssize_t) -> Option<ssize_t> {
+    if flags & !BY_RING == MSG_MORE {
+        return socket.pair().send_if_kernel_carries(true, || checked(call())).map(answer);
+    }
+    Some(send_unusual(socket, flags, call))
+}
+
+/// Sends urgent data, zero copy, and everything else that only the kernel can do.
 #[cold]
 pub(super) fn send_unusual(socket: &Socket, flags: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     if flags & MSG_OOB != 0 {
@@ -106,8 +111,10 @@ pub(super) unsafe fn send_parts(
     flags: c_int,
     call: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    if flags & !BY_RING != 0 || socket.holds_back() {
-        return send_unusual(socket, flags, call);
+    if flags & !BY_RING != 0
+        && let Some(sent) = send_flagged(socket, flags, &call)
+    {
+        return sent;
     }
     // SAFETY: by contract.
     let Some(parts) = (unsafe { memory::pieces(parts, n) }) else { return by_kernel(socket, false, call) };
@@ -117,7 +124,7 @@ pub(super) unsafe fn send_parts(
         return by_kernel(socket, false, call);
     }
     // One call as long as the kernel carries: what it takes of a vector, it takes at once.
-    if let Some(result) = socket.pair().send_if_kernel_carries(|| checked(call())) {
+    if let Some(result) = socket.pair().send_if_kernel_carries(false, || checked(call())) {
         return answer(result);
     }
     // SAFETY: by contract, and readable.
