@@ -231,9 +231,9 @@ fn main() {
     // Each end is used by one thread, as in two programs without threads.
     fs_carrier::sys::set_only_thread(!arguments.iter().any(|a| a == "--locks"));
     let (two, one) = ([0, 1], [0, 0]);
-    let look_ns = fs_carrier::sys::wake_up_ns().expect("a wake-up");
-    let (spin, yields) = (Pacing { look_ns, ..Pacing::SPIN }, Pacing::YIELD);
-    println!("wake-up {:.1} us", f64::from(look_ns) / 1000.0);
+    let spin_ns = fs_carrier::sys::wake_up_ns().expect("a wake-up");
+    let (spin, yields) = (Pacing { spin_ns, ..Pacing::SPIN }, Pacing::YIELD);
+    println!("wake-up {:.1} us", f64::from(spin_ns) / 1000.0);
     raw(ms);
     for (size, name, cpus) in [(8, "8 B", two), (8, "8 B", one), (4096, "4 KiB", two), (65536, "64 KiB", two)] {
         let title = format!("{name} round trip");

@@ -35,7 +35,7 @@ const MAX_PAUSE_NS: u64 = 3_200_000_000;
 /// A process's estimate of the demand for its processors. Races between threads cost a slice, nothing else.
 #[derive(Debug, Default)]
 pub struct Crowd {
-    /// End of the pause without looks. 0: looks are allowed.
+    /// End of the pause without spins. 0: spins are allowed.
     pause_end: AtomicU64,
     /// Length of the last pause, and the time of its end.
     pause_ns: AtomicU64,

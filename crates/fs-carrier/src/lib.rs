@@ -31,7 +31,6 @@ pub mod gate;
 pub mod kernel;
 pub mod layout;
 pub mod lock;
-mod look;
 mod merged;
 pub mod poll;
 mod position;
@@ -43,6 +42,7 @@ pub mod region;
 #[path = "region_loom.rs"]
 pub mod region;
 mod ring_unsafe;
+mod spin;
 mod sync;
 pub mod sys;
 pub mod traffic;
@@ -53,5 +53,5 @@ mod tests;
 
 pub use connection::{pair, set};
 pub use crowd::Crowd;
-pub use look::Pacing;
 pub use position::Position;
+pub use spin::Pacing;

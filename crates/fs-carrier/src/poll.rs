@@ -1,9 +1,9 @@
 //! poll(2) and select(2) over promoted connections: short lists, which are scanned.
 
 use crate::kernel::{Errno, Kernel, Machine};
-use crate::look::{Look, Pacing};
 use crate::merged::Merged;
 use crate::pair::{BEHIND_NS, Pair};
+use crate::spin::{Pacing, Spin};
 
 /// Lists up to this length may make the ring the carrier. More: each call with nothing to report asks the kernel about each connection, 2 µs.
 const SHORT_LIST: usize = 8;
@@ -57,7 +57,7 @@ pub enum Ask {
 #[derive(Debug)]
 pub struct Poller {
     pacing: Pacing,
-    look: Look,
+    spin: Spin,
     merged: Merged,
 }
 
@@ -65,7 +65,7 @@ impl Poller {
     /// Makes the state of a thread that has not waited yet.
     #[must_use]
     pub fn new(pacing: Pacing) -> Self {
-        Poller { pacing, look: Look::new(pacing), merged: Merged::default() }
+        Poller { pacing, spin: Spin::new(pacing), merged: Merged::default() }
     }
 
     /// Waits until a ring has bytes or the kernel has an event, and returns what `ask` returned
@@ -96,15 +96,15 @@ impl Poller {
         if n > 0 || timeout_ns == Some(0) {
             return Ok(n);
         }
-        let look_ns = self.look.next(self.pacing, machine);
-        if look_ns != 0 && list.iter().any(|watched| !watched.pair.incoming_word().is_kernel_only()) | set_rings(list) {
+        let spin_ns = self.spin.next(self.pacing, machine);
+        if spin_ns != 0 && list.iter().any(|watched| !watched.pair.incoming_word().is_kernel_only()) | set_rings(list) {
             let ns =
-                end.map_or(look_ns, |end| look_ns.min(u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX)));
-            if self.pacing.look(machine, ns, || check_all(list)) {
-                self.look.found(self.pacing);
+                end.map_or(spin_ns, |end| spin_ns.min(u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX)));
+            if self.pacing.spin(machine, ns, || check_all(list)) {
+                self.spin.found(self.pacing);
                 return Ok(0);
             }
-            self.look.was_vain();
+            self.spin.was_vain();
         }
         loop {
             let are_drained = begin_all(list);

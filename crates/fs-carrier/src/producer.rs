@@ -7,9 +7,9 @@
 use crate::counters::Counters;
 use crate::kernel::{Errno, Kernel};
 use crate::layout::{Direction, INLINE, Side};
-use crate::look::Pacing;
 use crate::position::Position;
 use crate::ring_unsafe::{Ring, prefetch_for_write, store_inline};
+use crate::spin::Pacing;
 use crate::sync::Ordering;
 use crate::word::{KernelSend, Snapshot};
 

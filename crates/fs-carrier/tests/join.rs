@@ -13,7 +13,7 @@ use fs_carrier::sys::Socket;
 use fs_carrier::traffic::{Traffic, traffic};
 
 const RING: usize = 4096;
-const PACING: Pacing = Pacing { look_ns: 5_000_000, room_ns: 0, yields: 0, is_eager: false, crowd: None };
+const PACING: Pacing = Pacing { spin_ns: 5_000_000, room_ns: 0, yields: 0, is_eager: false, crowd: None };
 
 fn promote<'a>(socket: &'a TcpStream, file: &OwnedFd, end: End) -> Pair<Socket<&'a TcpStream>> {
     let side = SideTable::new(1).expect("memory").side(0).expect("a side");

@@ -2,7 +2,7 @@
 //! its end.
 
 use crate::relay::{self, Directions, End, Ends, Moved, Outcome, Shared, evicted, idle_for};
-use fs_splice::{Flow, Look};
+use fs_splice::{Flow, State};
 use fs_stacks::Stream;
 use rustix::net::sockopt::set_socket_linger;
 use std::future::poll_fn;
@@ -121,29 +121,29 @@ impl Spliced {
     /// Looks at the flow until it is over.
     async fn watch(&mut self, shared: &Shared<'_>) -> io::Result<Over> {
         let mut pause = LOOK_FIRST;
-        let mut before: Option<Look> = None;
+        let mut before: Option<State> = None;
         let (mut last_move, mut last_packet) = (Instant::now(), Instant::now());
         loop {
-            let look = self.flow.look();
-            self.count(shared, look.moved);
-            if before.is_none_or(|before| before.moved != look.moved) {
+            let state = self.flow.read();
+            self.count(shared, state.moved);
+            if before.is_none_or(|before| before.moved != state.moved) {
                 last_move = Instant::now();
                 shared.connection.moved();
             }
-            let is_quiet = before.is_some_and(|before| before.packets == look.packets);
+            let is_quiet = before.is_some_and(|before| before.packets == state.packets);
             if !is_quiet {
                 last_packet = Instant::now();
             }
-            before = Some(look);
-            match look {
-                Look { is_replaced: true, .. } => return self.release_all(Ok(())),
+            before = Some(state);
+            match state {
+                State { is_replaced: true, .. } => return self.release_all(Ok(())),
                 // Packets may be repeated until their sender knows that they have arrived.
-                Look { is_closed: true, .. } if is_quiet => return self.release_all(Ok(())),
+                State { is_closed: true, .. } if is_quiet => return self.release_all(Ok(())),
                 // A reset also answers a late packet after the end.
-                Look { is_reset: true, is_closed: false, .. } if is_quiet => return self.release_all(Err(reset())),
-                Look { is_doubtful: true, .. } if last_packet.elapsed() >= DOUBTFUL => return Err(reset()),
+                State { is_reset: true, is_closed: false, .. } if is_quiet => return self.release_all(Err(reset())),
+                State { is_doubtful: true, .. } if last_packet.elapsed() >= DOUBTFUL => return Err(reset()),
                 _ if last_move.elapsed() >= shared.idle => return Err(idle_for(shared.idle)),
-                Look { drained: true, .. } => self.release()?,
+                State { drained: true, .. } => self.release()?,
                 _ => {}
             }
             tokio::select! {

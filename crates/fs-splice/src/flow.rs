@@ -43,7 +43,7 @@ impl Side {
 
 /// The state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct State {
     /// Bytes moved by the program, acknowledged by their receiver: to the client, to the server.
     pub moved: [u64; 2],
     /// The peers have acknowledged everything that the proxy has sent itself.
@@ -100,7 +100,7 @@ impl Flow {
     }
 
     /// Reads the flow's state. Must be called before a peer has got 2 GiB since the last time.
-    pub fn look(&mut self) -> Look {
+    pub fn read(&mut self) -> State {
         let mut is_replaced = false;
         for side in &mut self.sides {
             match self.table.get(&side.ends.key(), self.id) {
@@ -118,7 +118,7 @@ impl Flow {
         let ended = [client.has_ended(server), server.has_ended(client)];
         // A FIN counts as a byte.
         let fin = |ended: bool, from: &Side| u64::from(ended && !from.fin_was_read);
-        Look {
+        State {
             moved: [
                 client.moved.saturating_sub(fin(ended[1], server)),
                 server.moved.saturating_sub(fin(ended[0], client)),
@@ -171,7 +171,7 @@ impl Drop for Flow {
         if self.is_over {
             return;
         }
-        self.look();
+        self.read();
         self.remove();
         let [client, server] = &self.sides;
         for (side, other) in [(client, server), (server, client)] {

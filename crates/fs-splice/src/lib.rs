@@ -27,6 +27,6 @@ mod tests;
 mod watch;
 
 pub use error::{Error, Refusal};
-pub use flow::{Flow, Look, Side};
+pub use flow::{Flow, Side, State};
 pub use program::{Splicer, Table};
 pub use watch::{Attempt, Watched};

@@ -13,10 +13,10 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsiz
 use crate::counters::Counters;
 use crate::gate::Gate;
 use crate::kernel::Kernel;
-use crate::look::{Look, Pacing};
 use crate::merged::Merged;
 use crate::position::Position;
 use crate::region::{View, WordRef};
+use crate::spin::{Pacing, Spin};
 use crate::sync;
 use crate::word::Snapshot;
 
@@ -29,7 +29,7 @@ pub struct Pair<K: Kernel> {
     kernel: K,
     view: View,
     pacing: Pacing,
-    look: Look,
+    spin: Spin,
     /// Threads that sleep on the socket in the kernel (C8); changed under the receive lock.
     sleepers: sync::AtomicU32,
     /// The kernel has reported the socket readable (C9).
@@ -76,7 +76,7 @@ pub struct Member<K: Kernel> {
 pub struct Set<K: Kernel> {
     gate: Gate<Hot<K>>,
     pacing: Pacing,
-    look: Look,
+    spin: Spin,
     merged: Merged,
 }
 

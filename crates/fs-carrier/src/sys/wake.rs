@@ -13,14 +13,14 @@ use crate::kernel::Errno;
 const ROUNDS: usize = 15;
 /// Time for which the sleeper sleeps before it is woken: its processor goes idle, as in a connection that waits.
 const IDLE: Duration = Duration::from_micros(150);
-/// Limits of the result. A machine with a longer wake-up is busy, so a longer look would only take
+/// Limits of the result. A machine with a longer wake-up is busy, so a longer spin would only take
 /// its time.
 const BOUNDS_NS: (u64, u64) = (20_000, 150_000);
 
 /// Measures the time from one thread's write until a sleeping thread runs, in nanoseconds. Returns
 /// the upper quartile.
 ///
-/// A look that is shorter never finds the reply of a peer that sleeps, so both ends stay asleep ([`Pacing`](crate::Pacing)). This takes
+/// A spin that is shorter never finds the reply of a peer that sleeps, so both ends stay asleep ([`Pacing`](crate::Pacing)). This takes
 /// about five milliseconds, so a daemon does it once for its host.
 ///
 /// # Errors

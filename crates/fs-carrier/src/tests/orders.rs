@@ -7,13 +7,13 @@ use loom::thread;
 
 use super::fake::{Fake, Pipe};
 use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode, Registration};
-use crate::look::Pacing;
 use crate::pair::Pair;
 use crate::region::{End, Region, SideRef};
 use crate::set::{EPOLLET, EPOLLIN, Set};
+use crate::spin::Pacing;
 
-/// A look is one look.
-const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
+/// A spin is one check.
+const PACING: Pacing = Pacing { spin_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
 
 fn pairs() -> (Pair<Fake>, Pair<Fake>, std::sync::Arc<Pipe>) {
     let (forth, back) = (Pipe::new(), Pipe::new());

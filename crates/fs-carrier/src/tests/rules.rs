@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::fake::{Fake, Pipe};
 use crate::kernel::{Errno, RecvMode};
-use crate::look::Pacing;
 use crate::pair::Pair;
 use crate::region::{End, Region, SideTable};
+use crate::spin::Pacing;
 use crate::sync::Ordering;
 
-pub(super) const PACING: Pacing = Pacing { look_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
+pub(super) const PACING: Pacing = Pacing { spin_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
 
 struct World {
     a: Pair<Fake>,

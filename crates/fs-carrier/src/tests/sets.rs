@@ -456,10 +456,10 @@ fn kernel_events_that_are_there_already_make_looks_pay() {
         assert!(connection.b.try_set_ring());
         assert_eq!(wait(&set, &kernel, Some(1)), []);
     }
-    assert!(!member.would_look());
+    assert!(!member.would_spin());
     connection.send(b"kernel");
     assert_eq!(wait(&set, &kernel, None), [(1, EPOLLIN)]);
-    assert!(member.would_look());
+    assert!(member.would_spin());
     assert_eq!(connection.receive(), b"kernel");
     assert!(!connection.is_kernel());
 }
@@ -478,7 +478,7 @@ fn poll_reports_ring_bytes_and_sleeps_in_the_kernel() {
         });
         (n, list[0].is_ready())
     };
-    // The look makes the ring the carrier, the sleep gives it back.
+    // The spin makes the ring the carrier, the sleep gives it back.
     let mut slept = 0;
     assert_eq!(
         wait(None, &mut || {

@@ -13,10 +13,10 @@ use crate::crowd::Crowd;
 use crate::exact;
 use crate::gate::Gate;
 use crate::kernel::{Errno, Kernel};
-use crate::look::{Look, Pacing};
 use crate::position::Position;
 use crate::producer::{self, Producer};
 use crate::region::{End, Region, SideRef, WordRef};
+use crate::spin::{Pacing, Spin};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::word::Snapshot;
 
@@ -57,7 +57,7 @@ impl<K: Kernel> Pair<K> {
         outgoing.line_b.sent.fetch_add(carried.sent, Ordering::AcqRel);
         outgoing.line_a.word.join();
         Ok(Pair {
-            look: Look::new(pacing),
+            spin: Spin::new(pacing),
             kernel,
             view,
             pacing,
@@ -429,7 +429,7 @@ impl<K: Kernel> Pair<K> {
         }
         let Some(membership) = self.membership.try_lock(&self.kernel) else { return };
         if let Some(member) = membership.upgrade()
-            && member.would_look()
+            && member.would_spin()
         {
             member.set_ring(consumer);
         }

@@ -25,17 +25,17 @@ impl<K: Kernel> Pair<K> {
     /// The errors of recv(2).
     #[inline]
     pub fn recv(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
-        let mut look_ns = if mode.dont_wait { 0 } else { self.look.next(self.pacing, &self.kernel) };
+        let mut spin_ns = if mode.dont_wait { 0 } else { self.spin.next(self.pacing, &self.kernel) };
         // Before the lock: it is taken once for a message that comes while the ring carries.
-        if look_ns != 0 && self.is_waiting_for_ring() {
-            look_ns = self.look_at_words(look_ns);
+        if spin_ns != 0 && self.is_waiting_for_ring() {
+            spin_ns = self.look_at_words(spin_ns);
         }
         if !mode.peek
             && let Some(n) = self.recv_short(into)
         {
             return Ok(n);
         }
-        self.recv_any(into, mode, look_ns)
+        self.recv_any(into, mode, spin_ns)
     }
 
     /// C1 for one message that stands in the word's line, with nothing else to be considered: the next bytes are its, and all of it fits.
@@ -65,7 +65,7 @@ impl<K: Kernel> Pair<K> {
     }
 
     #[inline(never)]
-    fn recv_any(&self, into: &mut [u8], mode: RecvMode, mut look_ns: u32) -> Result<usize, Errno> {
+    fn recv_any(&self, into: &mut [u8], mode: RecvMode, mut spin_ns: u32) -> Result<usize, Errno> {
         if into.is_empty() {
             return self.kernel.recv(into, mode);
         }
@@ -124,16 +124,16 @@ impl<K: Kernel> Pair<K> {
                         return Err(error);
                     }
                     let is_ring = found == Found::NothingByRing;
-                    // A look pays only if the bytes would come through the ring.
-                    if look_ns != 0 && (is_ring || self.set_ring(&consumer)) {
+                    // A spin pays only if the bytes would come through the ring.
+                    if spin_ns != 0 && (is_ring || self.set_ring(&consumer)) {
                         drop(guard);
-                        look_ns = self.look_at_words(look_ns);
+                        spin_ns = self.look_at_words(spin_ns);
                         continue;
                     }
                     // The sender's bytes arrive within a moment: another receive costs less than a sleep, and may find the ring free
                     // afterwards.
                     let seen = consumer.direction.line_a.word.load();
-                    if look_ns != 0 && retries > 0 && seen.in_flight() != 0 && seen.has_joined() && !seen.is_pinned() {
+                    if spin_ns != 0 && retries > 0 && seen.in_flight() != 0 && seen.has_joined() && !seen.is_pinned() {
                         retries -= 1;
                         continue;
                     }
@@ -260,17 +260,17 @@ impl<K: Kernel> Pair<K> {
 
     /// Spins until bytes arrive or the time is over. Returns the maximum time of the next spin.
     #[inline]
-    fn look_at_words(&self, look_ns: u32) -> u32 {
-        let found = self.pacing.look(&self.kernel, look_ns, || {
+    fn look_at_words(&self, spin_ns: u32) -> u32 {
+        let found = self.pacing.spin(&self.kernel, spin_ns, || {
             let seen = self.incoming_word();
             self.is_ready_by_words(seen) || seen.is_kernel_only()
         });
         // The kernel carries by another thread's decision, and its queue was not read since.
         if found {
-            self.look.found(self.pacing);
-            return look_ns;
+            self.spin.found(self.pacing);
+            return spin_ns;
         }
-        self.look.was_vain();
+        self.spin.was_vain();
         0
     }
 

@@ -126,8 +126,8 @@ impl<K: Kernel> Member<K> {
     }
 
     /// Returns whether the next epoll_wait(2) of the set would look at the ring, so that C5 pays.
-    pub(crate) fn would_look(&self) -> bool {
-        self.set.upgrade().is_some_and(|set| set.look.would_look(set.pacing))
+    pub(crate) fn would_spin(&self) -> bool {
+        self.set.upgrade().is_some_and(|set| set.spin.would_spin(set.pacing))
     }
 }
 

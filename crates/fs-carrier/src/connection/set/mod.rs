@@ -28,8 +28,8 @@ use std::sync::Arc;
 use super::{Hot, Pair};
 use crate::gate::Gate;
 use crate::kernel::{Errno, Kernel, KernelSet};
-use crate::look::{Look, Pacing};
 use crate::merged::Merged;
+use crate::spin::{Pacing, Spin};
 
 pub use super::{Member, Set};
 
@@ -64,7 +64,7 @@ impl<K: Kernel> Set<K> {
     /// Makes an empty set.
     #[must_use]
     pub fn new(pacing: Pacing) -> Arc<Self> {
-        Arc::new(Set { gate: Gate::new(Hot::new()), pacing, look: Look::new(pacing), merged: Merged::default() })
+        Arc::new(Set { gate: Gate::new(Hot::new()), pacing, spin: Spin::new(pacing), merged: Merged::default() })
     }
 
     /// Must be called before the kernel's epoll_ctl(2) that registers a connection for `events`.

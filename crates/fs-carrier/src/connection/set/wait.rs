@@ -5,7 +5,7 @@ use super::hot::{MaySleep, join};
 use crate::connection::Set;
 use crate::connection::pair::BEHIND_NS;
 use crate::kernel::{Errno, Event, Kernel, KernelSet};
-use crate::look::{FIRST_YIELD_NS, Pacing, YIELD_NS};
+use crate::spin::{FIRST_YIELD_NS, Pacing, YIELD_NS};
 
 /// The result of a scan.
 struct Scan {
@@ -37,7 +37,7 @@ impl<K: Kernel> Set<K> {
                 return self.fill(kernel, into, events);
             }
         }
-        // The end of the look, or `None` before it has begun.
+        // The end of the spin, or `None` before it has begun.
         let mut look_end = None;
         let (mut yields, mut is_late) = (0, false);
         let mut now = start;
@@ -46,7 +46,7 @@ impl<K: Kernel> Set<K> {
             let scan = self.scan(kernel, into)?;
             if scan.events > 0 {
                 if look_end.is_some() {
-                    self.look.found(self.pacing);
+                    self.spin.found(self.pacing);
                 }
                 return if !asks_first && (timeout_ns == Some(0) || scan.has_ends || self.merged.is_due(now)) {
                     self.ask(kernel, into, scan.events, now)
@@ -62,7 +62,7 @@ impl<K: Kernel> Set<K> {
             }
             let is_first = look_end.is_none();
             let look_end = *look_end.get_or_insert_with(|| {
-                now + u64::from(Pacing::look_for(self.look.next(self.pacing, kernel), scan.hot))
+                now + u64::from(Pacing::spin_for(self.spin.next(self.pacing, kernel), scan.hot))
             });
             let is_over = if self.pacing.yields == 0 {
                 now >= look_end
@@ -71,7 +71,7 @@ impl<K: Kernel> Set<K> {
             };
             if scan.hot == 0 || is_over || is_late || end.is_some_and(|end| now >= end) {
                 if scan.hot != 0 && look_end != start && !is_late {
-                    self.look.was_vain();
+                    self.spin.was_vain();
                 }
                 if let Some(events) = self.sleep(kernel, into, start, end)? {
                     return Ok(events);
@@ -186,7 +186,7 @@ impl<K: Kernel> Set<K> {
     ) -> Result<Option<usize>, Errno> {
         let mut hot = self.gate.lock(kernel).map_err(|_held| REENTERED)?;
         hot.sleepers += 1;
-        let look_ns = Pacing::look_for(self.pacing.look_ns, hot.len());
+        let spin_ns = Pacing::spin_for(self.pacing.spin_ns, hot.len());
         hot.tell(kernel);
         let may_sleep = hot.prepare_sleep();
         if may_sleep == MaySleep::No {
@@ -199,9 +199,9 @@ impl<K: Kernel> Set<K> {
         let bound = (may_sleep == MaySleep::Briefly).then_some(BEHIND_NS);
         let result = kernel.wait(into, left.into_iter().chain(bound).min());
         let now = kernel.now_ns();
-        if result.is_ok_and(|n| n > 0) && now.wrapping_sub(start) < u64::from(look_ns) {
-            // A look would have found it: the peers are awake, and the next receives may make their rings the carriers.
-            self.look.found(self.pacing);
+        if result.is_ok_and(|n| n > 0) && now.wrapping_sub(start) < u64::from(spin_ns) {
+            // A spin would have found it: the peers are awake, and the next receives may make their rings the carriers.
+            self.spin.found(self.pacing);
         }
         self.merged.has_slept(now);
         self.merged.has_found(result.is_ok_and(|n| n > 0));

@@ -246,9 +246,8 @@ impl EventLoop {
                 (length, flags) = (length.div_ceil(2), flags | libc::MSG_MORE);
             }
             // SAFETY: the buffer and its length.
-            let sent = again("send", || unsafe {
-                libc::send(connection.fd, buffer.as_ptr().cast(), length, flags) as i64
-            });
+            let sent =
+                again("send", || unsafe { libc::send(connection.fd, buffer.as_ptr().cast(), length, flags) as i64 });
             match sent {
                 Ok(sent) => {
                     connection.role.sent(sent as usize);

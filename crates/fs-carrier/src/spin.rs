@@ -1,30 +1,30 @@
 //! The time for which a wait spins on shared memory before it sleeps in the kernel.
 //!
-//! A look (a spin before a sleep) pays only if it is as long as a wake-up. If both ends sleep, the
-//! bytes arrive after the peer's wake-up of 25 to 60 µs. A shorter look never finds them, and both
-//! ends learn not to look (the both-asleep trap). The estimate also learns that a peer takes
-//! longer: after some vain looks most waits sleep at once, and one of [`RETRY`] looks again.
+//! A spin before a sleep pays only if it is as long as a wake-up. If both ends sleep, the
+//! bytes arrive after the peer's wake-up of 25 to 60 µs. A shorter spin never finds them, and both
+//! ends learn not to spin (the both-asleep trap). The estimate also learns that a peer takes
+//! longer: after some vain spins most waits sleep at once, and one of [`RETRY`] spins again.
 
 use crate::crowd::Crowd;
 use crate::kernel::Machine;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Vain looks in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
+/// Vain spins in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
 const VAIN_LOOKS: u32 = 4;
-/// Number of waits without a look, after which one wait looks again. More: slower to notice that the peer answers promptly again; fewer:
+/// Number of waits without a spin, after which one wait spins again. More: slower to notice that the peer answers promptly again; fewer:
 /// CPU.
 const RETRY: u32 = 32;
-/// Additional time of a look per hot connection in nanoseconds, for a wait on several connections: the cost for both ends if bytes pass
-/// through the kernel (two system calls, TCP_INFO). A look that is as long as what it saves is at most twice as dear as the better of
+/// Additional time of a spin per hot connection in nanoseconds, for a wait on several connections: the cost for both ends if bytes pass
+/// through the kernel (two system calls, TCP_INFO). A spin that is as long as what it saves is at most twice as dear as the better of
 /// both. More: CPU for peers that think; fewer: a server's and a client's turns over 50 connections, 100 µs each, end the use of the rings.
 const NS_PER_HOT: u32 = 2_000;
-/// Maximum number of hot connections that extend a look. More: a thread with thousands of connections spins for more than 2 ms; fewer: with
-/// 1,000 clients, each end's turn over all of them takes longer than the other's look, so both sleep, and the kernel carries.
+/// Maximum number of hot connections that extend a spin. More: a thread with thousands of connections spins for more than 2 ms; fewer: with
+/// 1,000 clients, each end's turn over all of them takes longer than the other's spin, so both sleep, and the kernel carries.
 const MAX_HOT: usize = 1024;
 /// Reads of the words between two reads of the clock.
 const LOOKS_PER_READING: u32 = 16;
 
-/// Time after which a look first yields the processor, and the time between further yields. The
+/// Time after which a spin first yields the processor, and the time between further yields. The
 /// peer may wait for this very processor, where the kernel wakes it if it was asleep. More: the
 /// peer waits longer. Fewer: a system call where the peer runs elsewhere.
 pub(crate) const FIRST_YIELD_NS: u64 = 2_000;
@@ -33,31 +33,31 @@ pub(crate) const YIELD_NS: u64 = 10_000;
 /// Settings for the waits of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacing {
-    /// The longest look of a receiver, in nanoseconds: as long as a wake-up ([`wake_up_ns`](crate::sys::wake_up_ns)).
-    pub look_ns: u32,
+    /// The longest spin of a receiver, in nanoseconds: as long as a wake-up ([`wake_up_ns`](crate::sys::wake_up_ns)).
+    pub spin_ns: u32,
     /// Time that a sender waits for space in the ring before the kernel carries, in nanoseconds.
     pub room_ns: u32,
-    /// Not 0: the process has one processor, so a look consists of this many calls of
+    /// Not 0: the process has one processor, so a spin consists of this many calls of
     /// sched_yield(2).
     pub yields: u32,
     /// For tests: a receiver that does not wait makes the ring the carrier whenever the rules allow
-    /// it, also if no thread is going to look.
+    /// it, also if no thread is going to spin.
     pub is_eager: bool,
-    /// Looks end at once while more threads want to run than there are processors. `None`, for
-    /// tests: looks do not end.
+    /// Spins end at once while more threads want to run than there are processors. `None`, for
+    /// tests: spins do not end.
     pub crowd: Option<&'static Crowd>,
 }
 
 impl Pacing {
     /// Two processors or more. A wake-up takes 25 to 60 µs on a virtual machine.
-    pub const SPIN: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false, crowd: None };
+    pub const SPIN: Pacing = Pacing { spin_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false, crowd: None };
     /// One processor: the peer runs only when this process yields.
-    pub const YIELD: Pacing = Pacing { look_ns: 50_000, room_ns: 20_000, yields: 4, is_eager: false, crowd: None };
+    pub const YIELD: Pacing = Pacing { spin_ns: 50_000, room_ns: 20_000, yields: 4, is_eager: false, crowd: None };
 
-    /// Returns the duration of a look for this many connections, if `look_ns` is that for one.
+    /// Returns the duration of a spin for this many connections, if `spin_ns` is that for one.
     #[inline]
-    pub(crate) fn look_for(look_ns: u32, hot: usize) -> u32 {
-        if look_ns == 0 { 0 } else { look_ns + NS_PER_HOT * (hot.min(MAX_HOT) as u32) }
+    pub(crate) fn spin_for(spin_ns: u32, hot: usize) -> u32 {
+        if spin_ns == 0 { 0 } else { spin_ns + NS_PER_HOT * (hot.min(MAX_HOT) as u32) }
     }
 
     /// Returns true if a wait has to sleep at once, because other threads want the processors.
@@ -83,7 +83,7 @@ impl Pacing {
     /// Spins until `found` returns true, until `ns` have passed, or until the thread loses its
     /// processor. Returns the last result of `found`.
     #[inline]
-    pub(crate) fn look(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
+    pub(crate) fn spin(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
         if self.yields != 0 {
             return self.look_by_yields(machine, found);
         }
@@ -126,13 +126,13 @@ impl Pacing {
         false
     }
 
-    /// Like [`Pacing::look`], for a peer that is known to be awake: it yields as often as the time allows.
+    /// Like [`Pacing::spin`], for a peer that is known to be awake: it yields as often as the time allows.
     pub(crate) fn wait_for_awake(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
         if self.is_crowded(machine) {
             return found();
         }
         if self.yields == 0 {
-            return self.look(machine, ns, found);
+            return self.spin(machine, ns, found);
         }
         let mut now = machine.now_ns();
         let end = now + u64::from(ns);
@@ -147,20 +147,20 @@ impl Pacing {
     }
 }
 
-/// A receiver's estimate of its peer. Races between threads cost a look, nothing else.
+/// A receiver's estimate of its peer. Races between threads cost a spin, nothing else.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct Spin {
     budget_ns: AtomicU32,
     vain: AtomicU32,
     waits: AtomicU32,
 }
 
-impl Look {
+impl Spin {
     pub(crate) fn new(pacing: Pacing) -> Self {
-        Look { budget_ns: AtomicU32::new(pacing.look_ns), vain: AtomicU32::new(0), waits: AtomicU32::new(0) }
+        Spin { budget_ns: AtomicU32::new(pacing.spin_ns), vain: AtomicU32::new(0), waits: AtomicU32::new(0) }
     }
 
-    /// Returns the duration of the next look in nanoseconds. 0: the wait sleeps at once.
+    /// Returns the duration of the next spin in nanoseconds. 0: the wait sleeps at once.
     #[inline]
     pub(crate) fn next(&self, pacing: Pacing, machine: &impl Machine) -> u32 {
         if pacing.is_crowded(machine) {
@@ -176,26 +176,26 @@ impl Look {
     fn retry(&self, pacing: Pacing) -> u32 {
         let waits = self.waits.load(Ordering::Relaxed).wrapping_add(1);
         self.waits.store(waits, Ordering::Relaxed);
-        if waits.is_multiple_of(RETRY) { pacing.look_ns } else { 0 }
+        if waits.is_multiple_of(RETRY) { pacing.spin_ns } else { 0 }
     }
 
-    /// Returns whether the next wait would look.
-    pub(crate) fn would_look(&self, pacing: Pacing) -> bool {
+    /// Returns whether the next wait would spin.
+    pub(crate) fn would_spin(&self, pacing: Pacing) -> bool {
         !pacing.crowd.is_some_and(Crowd::may_pause)
             && (self.vain.load(Ordering::Relaxed) < VAIN_LOOKS
                 || self.waits.load(Ordering::Relaxed).wrapping_add(1).is_multiple_of(RETRY))
     }
 
-    /// Records that a look has found bytes.
+    /// Records that a spin has found bytes.
     #[inline]
     pub(crate) fn found(&self, pacing: Pacing) {
         if self.vain.load(Ordering::Relaxed) != 0 {
             self.vain.store(0, Ordering::Relaxed);
-            self.budget_ns.store(pacing.look_ns, Ordering::Relaxed);
+            self.budget_ns.store(pacing.spin_ns, Ordering::Relaxed);
         }
     }
 
-    /// Records that a look was in vain.
+    /// Records that a spin was in vain.
     pub(crate) fn was_vain(&self) {
         let vain = self.vain.load(Ordering::Relaxed).saturating_add(1);
         self.vain.store(vain, Ordering::Relaxed);
