@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use fs_pairs::{Handle, Service};
 
@@ -126,14 +127,19 @@ pub(crate) fn same_with(program: &str, case: &str, ends: u64) -> Counted {
     let program = compiled_once(program);
     let plain = Command::new(program).arg(case).output().unwrap();
     assert!(plain.status.success(), "{case} on the kernel: {}", text(&plain));
-    let world = World::new();
-    let ours = world.command(program).arg(case).output().unwrap();
-    assert!(ours.status.success(), "{case} under the library: {:?} {}", ours.status, text(&ours));
-    assert_eq!(text(&ours), text(&plain), "{case}");
-    let counted = world.counted();
-    assert!(counted.promoted >= ends, "{case}: no promotion: {counted:?}");
-    assert!(counted.ring_sends > 0, "{case}: no bytes by the ring: {counted:?}");
-    counted
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let world = World::new();
+        let ours = world.command(program).arg(case).output().unwrap();
+        assert!(ours.status.success(), "{case} under the library: {:?} {}", ours.status, text(&ours));
+        assert_eq!(text(&ours), text(&plain), "{case}");
+        let counted = world.counted();
+        if counted.promoted >= ends && counted.ring_sends > 0 {
+            return counted;
+        }
+        // On a busy machine the program may end before the service has answered both ends.
+        assert!(Instant::now() < end, "{case}: no promotion, or no bytes by the ring: {counted:?}");
+    }
 }
 
 fn compiled_once(name: &str) -> &'static Path {
