@@ -38,6 +38,8 @@ pub struct Rules {
     pub sleep_without_lock: bool,
     /// C4: the thread that sleeps in poll keeps a request for the ring.
     pub keep_request: bool,
+    /// P6: sends that the kernel may hold back.
+    pub may_hold: bool,
     /// P2: sends in flight are not counted.
     pub no_flights: bool,
 }
@@ -304,7 +306,9 @@ impl Rules {
                 s.producers[i].at = At::Finish;
             }),
             At::Finish => {
-                step(steps, now, "producer: takes the request back", false, |s| s.w.requested = false);
+                if self.may_hold {
+                    step(steps, now, "producer: takes the request back", false, |s| s.w.requested = false);
+                }
                 step(steps, now, "producer: send ends", true, |s| {
                     if !self.no_flights {
                         s.w.flights -= 1;

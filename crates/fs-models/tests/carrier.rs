@@ -15,6 +15,7 @@ const RULES: Rules = Rules {
     clear_with_bytes: false,
     sleep_without_lock: false,
     keep_request: false,
+    may_hold: false,
     no_flights: false,
 };
 
@@ -39,6 +40,11 @@ fn holds_for_two_producers() {
 #[test]
 fn holds_with_deaths_and_jumps() {
     holds(&explore(&Rules { bytes: 2, deaths: true, ..RULES }));
+}
+
+#[test]
+fn holds_with_requests_taken_back() {
+    holds(&explore(&Rules { bytes: 2, may_hold: true, ..RULES }));
 }
 
 #[test]

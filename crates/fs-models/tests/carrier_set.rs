@@ -44,6 +44,11 @@ fn holds_edge_triggered() {
 }
 
 #[test]
+fn holds_with_requests_taken_back() {
+    holds(Rules { may_hold: true, ..level() });
+}
+
+#[test]
 fn holds_for_added_connections() {
     holds(adds());
     holds(Rules { edge: true, ..adds() });

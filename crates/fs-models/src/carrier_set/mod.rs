@@ -166,7 +166,7 @@ impl Rules {
             }
             Sender::Count => {
                 // P6.
-                for takes_back in [false, true] {
+                for takes_back in [false, true].into_iter().take(1 + usize::from(self.may_hold)) {
                     let name = if takes_back { "sender: K += 1, Q = 0, I - 1" } else { "sender: K += 1, I - 1" };
                     step(steps, now, name, !takes_back, |s| {
                         let socket = &mut s.sockets[i];

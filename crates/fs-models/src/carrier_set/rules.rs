@@ -30,6 +30,8 @@ pub struct Rules {
     pub ring_over_reported: bool,
     /// Edge-triggered: the boundary is not written before such a sleep.
     pub no_boundary: bool,
+    /// P6: sends that the kernel may hold back.
+    pub may_hold: bool,
     /// C5: M is requested with kernel bytes unread whose sender has yet to count them.
     pub request_over_bytes: bool,
     /// C9: a receive that finds no bytes does not call the kernel, although the kernel has reported
