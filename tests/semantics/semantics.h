@@ -113,7 +113,9 @@ short await(int fd, short events);
 void await_bytes(int fd, int bytes);
 /* Waits until that thread of ours, or process, sleeps. */
 void await_asleep(pid_t tid);
-/* Waits until that thread of ours, or process, sleeps or has ended. */
+/* Waits until that thread of ours, or process, sleeps (true) or has ended (false). */
+bool falls_asleep(pid_t tid);
+/* The same, whatever it does. */
 void await_settled(pid_t tid);
 pid_t thread_id(void);
 /* Waits for a child and prints how it ended. */
