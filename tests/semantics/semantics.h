@@ -113,6 +113,8 @@ short await(int fd, short events);
 void await_bytes(int fd, int bytes);
 /* Waits until a thread of ours or a process sleeps. Calls again() if it has ended. */
 void await_asleep(pid_t tid);
+/* Waits until a thread of ours or a process sleeps or has ended. Returns true if it sleeps. */
+bool falls_asleep(pid_t tid);
 /* Waits until a thread of ours or a process sleeps or has ended. */
 void await_settled(pid_t tid);
 pid_t thread_id(void);

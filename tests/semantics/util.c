@@ -180,8 +180,7 @@ static char state_of(pid_t tid) {
     return after[2];
 }
 
-/* Waits until a task sleeps or has ended. Returns true if it sleeps. */
-static bool falls_asleep(pid_t tid) {
+bool falls_asleep(pid_t tid) {
     int64_t since = now_ms();
     for (int asleep = 0; asleep < LOOKS || now_ms() - since < ASLEEP_MS;) {
         char state = state_of(tid);

@@ -166,7 +166,7 @@ fn curl(stage: &Stage, port: u16) -> Result<()> {
 fn wrk(stage: &Stage, port: u16) -> Result<()> {
     let script = crate::apps::workspace().join("lab/wrk.lua").display().to_string();
     let arguments = ["-t2", "-c32", "-d1", "--timeout", "60", "-s", &script, &url(stage, port, "64")];
-    answered(100, || {
+    answered(1, || {
         let text = stage.run("wrk", &arguments)?;
         let line = text.lines().rev().find(|line| line.starts_with('{')).context("wrk printed no result")?;
         Ok(serde_json::from_str(line)?)
