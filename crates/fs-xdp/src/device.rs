@@ -2,10 +2,8 @@
 
 use crate::config::XdpMode;
 use crate::error::XdpError;
-use crate::link::{LinkCaps, LinkKind};
 use crate::netlink::{attached_mode, queueing_discipline};
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
-use fs_core::Framing;
 use libc::{ARPHRD_ETHER, ARPHRD_LOOPBACK};
 use std::io;
 
@@ -147,19 +145,6 @@ impl NetDevice {
     /// Returns true if the device is up.
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP as u16 != 0
-    }
-
-    /// Returns what a queue of the device can do at least. An open queue may compute checksums too.
-    pub fn expected_caps(&self) -> LinkCaps {
-        LinkCaps {
-            kind: LinkKind::XdpGeneric,
-            framing: Framing::Ethernet,
-            mac: self.mac,
-            mtu: self.mtu_u16(),
-            tx_checksum: false,
-            virtual_peer: self.is_virtual(),
-            multi_buffer: false,
-        }
     }
 
     /// Returns the largest IP packet in the type that links report.

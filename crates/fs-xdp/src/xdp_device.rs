@@ -133,6 +133,20 @@ impl XdpDevice {
         }
     }
 
+    /// Returns what a queue of a device can do at least, before it is attached to. An open queue may
+    /// compute checksums too.
+    pub fn expected_caps(device: &NetDevice) -> LinkCaps {
+        LinkCaps {
+            kind: LinkKind::XdpGeneric,
+            framing: Framing::Ethernet,
+            mac: device.mac,
+            mtu: device.mtu_u16(),
+            tx_checksum: false,
+            virtual_peer: device.is_virtual(),
+            multi_buffer: false,
+        }
+    }
+
     /// Returns the kernel's information about the device at the time of the attachment.
     pub fn device(&self) -> &NetDevice {
         &self.device

@@ -318,7 +318,14 @@ impl CoreRef {
         let Some(routes) = &shared.control.routes else { return Carrier::Core };
         let bound = bound.map_or(0, |device| routes.index_of(device));
         match routes.of((from, to, bound), &mut self.0.route_cache.borrow_mut()) {
-            ConnectRoute::Ours => Carrier::Core,
+            ConnectRoute::Ours => {
+                // What the control thread has sent before this answer, such as the routes of a device
+                // that the runtime has just got.
+                if shared.inboxes[self.0.index].is_pending() {
+                    self.0.read_inbox();
+                }
+                Carrier::Core
+            }
             ConnectRoute::Others | ConnectRoute::None(_) => Carrier::Kernel(Why::OtherRoute),
         }
     }

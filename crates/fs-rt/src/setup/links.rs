@@ -214,7 +214,7 @@ fn leave_for_later(
     let rings = rings(builder.frames, each, umem.config().chunk_size)?;
     for (n, device) in devices.iter().enumerate() {
         for links in &mut opened.links {
-            let link = GoneLink::new(device.expected_caps(), LinkStats::default(), Vec::new());
+            let link = GoneLink::new(XdpDevice::expected_caps(device), LinkStats::default(), Vec::new());
             links.push((Box::new(link), IfaceId(n as u8)));
         }
         let (name, config) = (device.name.clone(), xdp_config(&device.name, mode, is_alone));
