@@ -23,6 +23,8 @@ pub const LINES_MAX: usize = 1000;
 const FORWARDED_FOR: usize = 17;
 /// Digits of a length that certainly fits into a `u64`.
 const DIGITS_MAX: usize = 18;
+/// Length of `HTTP/1.1 200`.
+const STATUS_END: usize = 12;
 const VIA: &[u8] = b"Via: 1.1 fs-proxy\r\n";
 
 /// The result of parsing.
@@ -170,6 +172,11 @@ pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request
     let (Some(method), Some(path), Some(1)) = (head.method, head.path, head.version) else {
         return Parsed::Odd("version");
     };
+    if path.contains('#') {
+        // Requests have no fragment (RFC 9112 3.2). A server that drops it and one that does not would
+        // disagree about the path.
+        return Parsed::Refused(Refusal(400, "bad target"));
+    }
     let Some(target) = Target::of(method, path) else { return Parsed::Odd("target") };
     if !bytes[..len].ends_with(b"\r\n\r\n") {
         return Parsed::Odd("line ends");
@@ -329,6 +336,8 @@ pub fn answer(bytes: &[u8], is_head: bool, close: bool, out: &mut Vec<u8>) -> Pa
     let (mut content_length, mut codings, mut options) = (None, false, Options::default());
     // Unchanged except for some lines.
     let mut is_plain = bytes.starts_with(b"HTTP/1.1 ") && follows_crlf(bytes, len) && follows_crlf(bytes, end);
+    // RFC 9112 4: a space follows the status, even without a reason.
+    is_plain &= bytes.get(STATUS_END) == Some(&b' ');
     let written = runs.to.len();
     for (number, line) in lines.iter().enumerate() {
         let start = offset(bytes, line.name.as_bytes());

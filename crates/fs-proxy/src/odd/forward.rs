@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 use crate::routes::{self, Destination, Facts, Fields};
 use crate::upstream::{Pick, Upstream, Use};
 use fs_stacks::Stream;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::Builder;
 use hyper_util::rt::TokioIo;
@@ -32,8 +32,14 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     }
     let mut upgrade = headers::wanted_upgrade(&head);
     let accepts_trailers = headers::accepts_trailers(&head.headers);
+    let version = head.version;
     if let Err(refusal) = headers::to_server(&mut head, client.origin(), upgrade.as_ref()) {
-        return refuse(refusal, exchange);
+        let mut response = refuse(refusal, exchange);
+        if version != Version::HTTP_2 {
+            // What follows may not be what the client means, as on the lean path.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        return response;
     }
     let (destination, key) = destination(client, &head);
     let upstream = match destination {

@@ -2,6 +2,7 @@
 
 use super::request_body::RequestBody;
 use crate::fields::{Coding, Field, may_be_named};
+use crate::http1::target::is_host;
 use crate::refusal::Refusal;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -39,8 +40,21 @@ pub(crate) fn to_server(
         return Err(Refusal(405, "CONNECT is not served here"));
     }
     // RFC 9112 3.2: exactly one Host, and an absolute target takes precedence.
-    if head.headers.get_all(header::HOST).iter().count() > 1 {
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    if !hosts.next().is_none_or(|host| is_host(host.as_bytes())) {
+        return Err(Refusal(400, "Host is malformed"));
+    }
+    if hosts.next().is_some() {
         return Err(Refusal(400, "more than one Host"));
+    }
+    // RFC 9112 3.2.3 and 3.2.4: a host alone is only for CONNECT, and an asterisk for OPTIONS.
+    let is_host_alone = head.uri.authority().is_some() && head.uri.scheme().is_none();
+    let is_asterisk = head.uri.path() == "*" && head.uri.authority().is_none();
+    if head.version != Version::HTTP_2 && (is_host_alone || is_asterisk && head.method != Method::OPTIONS) {
+        return Err(Refusal(400, "bad target"));
+    }
+    if head.version == Version::HTTP_11 && !head.headers.contains_key(header::HOST) {
+        return Err(Refusal(400, "no Host"));
     }
     if let Some(authority) = head.uri.authority() {
         // Userinfo is only for the client's own use (RFC 9110 4.2.4).
@@ -51,7 +65,7 @@ pub(crate) fn to_server(
         let path = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         head.uri = path.parse::<Uri>().map_err(|_| Refusal(400, "bad target"))?;
-    } else if head.version != Version::HTTP_10 && !head.headers.contains_key(header::HOST) {
+    } else if head.version == Version::HTTP_2 && !head.headers.contains_key(header::HOST) {
         return Err(Refusal(400, "no Host"));
     }
     match coding(&head.headers) {
@@ -266,6 +280,14 @@ mod tests {
     fn requests_that_cannot_be_forwarded() {
         assert_eq!(forwarded(request("/", &[])).unwrap_err().0, 400);
         assert_eq!(forwarded(request("/", &[("host", "a"), ("host", "b")])).unwrap_err().0, 400);
+        assert_eq!(forwarded(request("/", &[("host", "a b")])).unwrap_err().1, "Host is malformed");
+        assert_eq!(forwarded(request("http://a.example/", &[])).unwrap_err().1, "no Host");
+        for target in ["a.example", "a.example:81", "*"] {
+            assert_eq!(forwarded(request(target, &[("host", "a")])).unwrap_err().1, "bad target", "{target}");
+        }
+        let mut options = request("*", &[("host", "a")]);
+        options.method = Method::OPTIONS;
+        assert_eq!(forwarded(options).unwrap().uri, "*");
         let mut connect = request("/", &[("host", "a")]);
         connect.method = Method::CONNECT;
         assert_eq!(forwarded(connect).unwrap_err().0, 405);

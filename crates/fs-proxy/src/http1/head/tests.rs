@@ -60,13 +60,14 @@ fn odd_requests_are_left_to_hyper_and_wrong_ones_refused() {
         "GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\nConnection: X-Hop\r\nX-Hop: 1\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\nExpect: miracles\r\n\r\n",
-        "GET /#f HTTP/1.1\r\nHost: x\r\n\r\n",
     ] {
         assert!(matches!(sent(odd), Err(Parsed::Odd(_))), "{odd:?}: {:?}", sent(odd));
     }
     for (wrong, status) in [
         ("GARBAGE\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET /#f HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        ("GET http://a/#f HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: x y\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
@@ -127,6 +128,14 @@ fn answers_are_edited() {
             format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{via}"),
             Body::chunked(),
             false,
+        ),
+        (
+            "HTTP/1.1 200\r\nContent-Length: 3\r\n\r\n",
+            false,
+            false,
+            format!("HTTP/1.1 200 \r\nContent-Length: 3\r\n{via}"),
+            Body::Length(3),
+            true,
         ),
         (
             "HTTP/1.1 200 OK\nContent-Length: 3\n\n",
