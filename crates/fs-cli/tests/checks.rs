@@ -37,6 +37,21 @@ fn doctor_refuses_missing_device() {
     assert!(device["do"].as_str().unwrap().contains("ip link"), "{device}");
 }
 
+/// As with `fastsock doctor | head -1`.
+#[test]
+fn doctor_ends_with_an_error_if_nobody_reads_its_output() {
+    for format in [&[][..], &["--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+        command.args(["doctor", "--control", "/nonexistent/control.sock"]).args(format).env_remove("LD_PRELOAD");
+        let output = command.stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with("fastsock: cannot write to standard output"), "{said}");
+    }
+}
+
 #[test]
 fn configured_devices_that_do_not_exist_are_refused() {
     let directory = Directory::new("devices");

@@ -8,9 +8,13 @@ mod running;
 mod shared;
 
 use crate::control::ControlArgs;
+use anyhow::Context;
 use finding::{Finding, Grade};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+const NO_OUTPUT: &str = "cannot write to standard output";
 
 /// Options of `fastsock doctor`.
 #[derive(clap::Args, Debug)]
@@ -38,12 +42,14 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(running::look(&args.control));
     let worst = findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good);
     let code = if worst == Grade::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    // println! would panic if the reader has gone, such as head(1).
+    let mut output = std::io::stdout();
     if args.json {
-        println!("{:#}", json(&findings, worst));
+        writeln!(output, "{:#}", json(&findings, worst)).context(NO_OUTPUT)?;
         return Ok(code);
     }
     for finding in &findings {
-        println!("{finding}");
+        writeln!(output, "{finding}").context(NO_OUTPUT)?;
     }
     let sentence = match worst {
         Grade::Bad => {
@@ -52,7 +58,7 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
         Grade::Note => "AF_XDP works here, with the restrictions in the notes.",
         Grade::Good => "AF_XDP works here.",
     };
-    println!("{sentence}");
+    writeln!(output, "{sentence}").context(NO_OUTPUT)?;
     Ok(code)
 }
 
