@@ -32,13 +32,6 @@ struct Lab {
     name: String,
 }
 
-fn run(command: &str) {
-    let mut words = command.split(' ');
-    let mut process = Command::new(words.next().unwrap());
-    let output = process.args(words).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 impl Lab {
     /// Returns `None` without root's rights.
     fn up(name: &str, queues: usize) -> Option<Self> {

@@ -27,6 +27,14 @@ fn place() -> Option<TestHost> {
     Some(TestHost { netns: netns.into(), device: device.into(), proxy: address(proxy), own: address(own) })
 }
 
+/// Runs a command of a lab's set-up, such as ip(8). It must succeed.
+pub(crate) fn run(command: &str) {
+    let mut words = command.split(' ');
+    let mut process = Command::new(words.next().unwrap());
+    let output = process.args(words).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// The proxy's address.
 pub(crate) fn proxy_ip() -> IpAddr {
     place().map_or(Ipv4Addr::LOCALHOST.into(), |place| place.proxy)

@@ -5,7 +5,7 @@
 //! ```
 //! In IPv6 the addresses are fd93:1::2 and so on.
 
-use crate::common::write_config;
+use crate::common::{run, write_config};
 use fs_stacks::testing::{PATIENCE, Program};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io::{Read, Write};
@@ -20,13 +20,6 @@ const ROLES: [&str; 4] = ["client", "host", "router", "server"];
 
 pub(crate) struct Lab {
     name: String,
-}
-
-fn run(command: &str) {
-    let mut words = command.split(' ');
-    let mut process = Command::new(words.next().unwrap());
-    let output = process.args(words).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 impl Lab {
