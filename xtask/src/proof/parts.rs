@@ -154,7 +154,7 @@ fn sanitize(run: &mut Run) -> Outcome {
     command.arg(target().join("proof/sanitize"));
     command
         .args(packages(&WATCHED))
-        .args(["--", "--test-threads=1"])
+        .args(["--", "--test-threads=1", "--show-output"])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes")
         .env("ASAN_OPTIONS", "detect_leaks=1");
