@@ -173,11 +173,17 @@ fn long(run: &mut Run) -> Outcome {
     nextest::tests(run, "long", &arguments, 4 * HOUR)
 }
 
+/// Selects the packages of the build, for a test of one of them: a selection of fewer has other
+/// features, and cargo would build most packages again.
+fn all_packages() -> Vec<&'static str> {
+    if is_debug_build() { nextest::workspace() } else { vec!["--workspace"] }
+}
+
 fn frameworks(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("frameworks: build", false);
     }
-    let arguments = [&["-p", "fs-tests", "--test", "frameworks", "--run-ignored", "all"], profile()].concat();
+    let arguments = [&all_packages()[..], &["--test", "frameworks", "--run-ignored", "all"], profile()].concat();
     let mut outcome = nextest::tests(run, "default", &arguments, HOUR);
     let sends = [&["-p", "fs-frameworks", "--test", "send"], profile()].concat();
     outcome.add(nextest::tests(run, "default", &sends, HOUR));
@@ -188,7 +194,7 @@ fn unmodified(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("unmodified: build", false);
     }
-    let arguments = [&["-p", "fs-tests", "--test", "unmodified", "--run-ignored", "all"], profile()].concat();
+    let arguments = [&all_packages()[..], &["--test", "unmodified", "--run-ignored", "all"], profile()].concat();
     let outcome = nextest::tests(run, "default", &arguments, 2 * HOUR);
     // The page has figures of the release build.
     if outcome.failed.is_empty() && !is_debug_build() {
