@@ -198,7 +198,7 @@ fn unmodified(run: &mut Run) -> Outcome {
     let outcome = nextest::tests(run, "default", &arguments, 2 * HOUR);
     // The page has figures of the release build.
     if outcome.failed.is_empty() && !is_debug_build() {
-        run.succeeds(&mut cargo(&["run", "--release", "-p", "fs-tests", "--bin", "compatibility"]), 10 * MINUTE);
+        run.succeeds(&mut Command::new(crate::tools::release("compatibility")), MINUTE);
     }
     outcome
 }
