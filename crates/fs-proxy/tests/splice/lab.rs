@@ -5,6 +5,9 @@
 //! ```
 //! In IPv6 the addresses are fd93:1::2 and so on.
 
+#[path = "../../../fs-xdp/tests/support/tcx_unsafe.rs"]
+mod tcx_unsafe;
+
 use crate::common::{run, write_config};
 use fs_stacks::testing::{PATIENCE, Program};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -15,6 +18,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use tcx_unsafe::skipped_without_tcx;
 
 const ROLES: [&str; 4] = ["client", "host", "router", "server"];
 
@@ -23,10 +27,13 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Returns `None` without root's rights.
+    /// Returns `None` without root's rights or tcx.
     pub(crate) fn up() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: needs root");
+            return None;
+        }
+        if skipped_without_tcx("a spliced flow") {
             return None;
         }
         static NEXT: AtomicUsize = AtomicUsize::new(0);
