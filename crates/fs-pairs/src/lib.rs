@@ -16,6 +16,7 @@
 //! | [`listing`] | the list of pairs and of refused offers |
 //! | [`counters`] | what the service counts |
 //! | `closing` | closes duplicates of sockets, in a thread of its own |
+//! | `outbox` | answers that a process has not read yet |
 //! | `ask` | the client's half of `listing` and `counters`, for `fastsock ss` and `stat` |
 //! | `registry` | offers that wait, pairs that were found, and their bounds |
 //! | [`service`] | the loop over the socket |
@@ -27,6 +28,7 @@ pub mod counters;
 mod facts;
 pub mod listing;
 pub mod message;
+mod outbox;
 mod place;
 mod registry;
 pub mod service;

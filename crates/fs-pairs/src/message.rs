@@ -86,6 +86,14 @@ pub enum Answer {
     },
 }
 
+impl Answer {
+    pub(crate) fn number(self) -> Number {
+        match self {
+            Answer::Matched { number, .. } | Answer::Refused { number, .. } => number,
+        }
+    }
+}
+
 macro_rules! reasons {
     ($($(#[$text:meta])* $name:ident = $number:literal, $said:literal;)*) => {
         /// Why an offer was refused.

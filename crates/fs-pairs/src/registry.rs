@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fs_carrier::exact::Carried;
@@ -93,7 +94,7 @@ struct Pair {
     ends: [Option<Key>; 2],
     processes: [Process; 2],
     /// The region, for its counters.
-    file: Option<OwnedFd>,
+    file: Option<Arc<OwnedFd>>,
 }
 
 /// An offer that was refused.
@@ -371,7 +372,7 @@ impl Registry {
     }
 
     /// Stores the region's file of the pair that has this end.
-    pub(crate) fn keep(&mut self, end: Key, file: OwnedFd) {
+    pub(crate) fn keep(&mut self, end: Key, file: Arc<OwnedFd>) {
         if let Some(Held::End { pair }) = self.held.get(&end)
             && let Some(row) = self.pairs.get_mut(pair)
         {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,15 +12,14 @@ use std::time::Instant;
 use fs_carrier::region::{End, Region};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::io::{Errno, IoSlice};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::closing::{Foreign, User, Users};
+use crate::closing::{User, Users};
 use crate::counters;
 use crate::listing::{self, Process};
 use crate::message::{Answer, LEN, Reason, Request};
+use crate::outbox::Outbox;
 use crate::registry::{Key, Outcome, Registry};
 use crate::sys::{Credentials, credentials, receive};
 
@@ -65,7 +64,7 @@ impl Handle {
 /// A process's connection.
 #[derive(Debug)]
 struct Client {
-    socket: Foreign,
+    outbox: Outbox,
     user: Arc<User>,
 }
 
@@ -156,6 +155,19 @@ impl Service {
         connected.is_ok()
     }
 
+    /// Returns true if a service has the socket at `path`, without waking it. Unlike [`Service::answers`], this is also true in the
+    /// moment before it listens.
+    #[must_use]
+    pub fn is_there(path: &Path) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connected = SocketAddrUnix::new(path).and_then(|at| {
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+            rustix::net::connect(&socket, &at)
+        });
+        // The kernel looks for the file's socket first, and then compares the types (`unix_find_bsd()`, net/unix/af_unix.c).
+        connected == Err(Errno::PROTOTYPE)
+    }
+
     /// Returns the handle that ends the service.
     #[must_use]
     pub fn handle(&self) -> Handle {
@@ -189,7 +201,10 @@ impl Service {
                 LISTENER => self.accept(),
                 // Never read: its event means that the service must end.
                 WAKE => {}
-                client => self.serve(client),
+                client => {
+                    self.flush(client);
+                    self.serve(client);
+                }
             }
         }
         for key in self.registry.expire(Instant::now()) {
@@ -227,18 +242,18 @@ impl Service {
             return;
         }
         self.next_client += 1;
-        self.clients.insert(client, Client { socket, user });
+        self.clients.insert(client, Client { outbox: Outbox::new(socket), user });
     }
 
     /// Answers a client's messages. Disconnects a client that breaks the protocol.
     fn serve(&mut self, client: u64) {
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(Client { socket, user }) = self.clients.get(&client) else { return };
+            let Some(Client { outbox, user }) = self.clients.get(&client) else { return };
             if user.is_stuck() {
                 return self.drop_client(client);
             }
             let mut bytes = [0; LEN];
-            let received = match receive(socket.as_fd(), &mut bytes, |fd| user.own(fd.into_owned())) {
+            let received = match receive(outbox.as_fd(), &mut bytes, |fd| user.own(fd.into_owned())) {
                 Ok(received) => received,
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 Err(_) => return self.drop_client(client),
@@ -262,8 +277,9 @@ impl Service {
                 (Some(Request::Forget(number)), None) => {
                     // Every offer gets one answer, because the client counts them.
                     if self.registry.forget(Key { client, number }) {
-                        let answer = Answer::Refused { number, reason: Reason::NoPeer };
-                        let _sent = self.send(client, &answer.encode(), None);
+                        let _sent = self.answer(client, Answer::Refused { number, reason: Reason::NoPeer }, None);
+                    } else if let Some(Client { outbox, .. }) = self.clients.get_mut(&client) {
+                        outbox.withdraw(number);
                     }
                 }
                 (Some(Request::List { after }), None) => self.list(client, after),
@@ -279,10 +295,11 @@ impl Service {
     /// Hands a client's connection over to the broker, or closes it if there is no broker.
     fn hand_over(&mut self, client: u64) {
         let process = self.registry.process(client);
-        let Some(Client { socket, .. }) = self.clients.remove(&client) else { return };
-        let _deleted = epoll::delete(&self.epoll, &socket);
+        let Some(Client { outbox, .. }) = self.clients.remove(&client) else { return };
+        let _deleted = epoll::delete(&self.epoll, &outbox);
         self.registry.leave(client);
-        if let (Some(broker), Some(process), Some(socket)) = (&self.broker, process, socket.into_owned()) {
+        let socket = outbox.into_socket().into_owned();
+        if let (Some(broker), Some(process), Some(socket)) = (&self.broker, process, socket) {
             broker(socket, process);
         }
     }
@@ -293,18 +310,18 @@ impl Service {
         let is_all = own == 0 || own == geteuid().as_raw();
         let (rows, next) = self.registry.rows(after, Instant::now(), |uid| is_all || uid == own);
         // After an error the client is disconnected.
-        let _sent = self.send(client, &listing::record(&rows, next), None);
+        let _sent = self.send(client, &listing::record(&rows, next));
     }
 
     fn count(&mut self, client: u64) {
         // After an error the client is disconnected.
-        let _sent = self.send(client, &counters::record(&self.registry.counters()), None);
+        let _sent = self.send(client, &counters::record(&self.registry.counters()));
     }
 
     /// Makes the region of a pair and sends it to both ends.
     fn connect(&mut self, ends: [Key; 2]) {
         let file = match Region::create("fastsock-pair", RING) {
-            Ok(file) => file,
+            Ok(file) => Arc::new(file),
             Err(error) => {
                 // Logged once. `fastsock ss` shows the rest.
                 if !core::mem::replace(&mut self.has_warned, true) {
@@ -315,7 +332,7 @@ impl Service {
         };
         for (i, end) in [End::A, End::B].into_iter().enumerate() {
             let answer = Answer::Matched { number: ends[i].number, end, ring: RING };
-            if let Err(error) = self.send(ends[i].client, &answer.encode(), Some(file.as_fd())) {
+            if let Err(error) = self.answer(ends[i].client, answer, Some(&file)) {
                 // At most one end has the region, and stays on the kernel.
                 return self.take_back(ends, if error == Errno::TOOMANYREFS { Reason::Limit } else { Reason::NoPeer });
             }
@@ -335,27 +352,46 @@ impl Service {
         self.registry.count_refused(reason);
         let answer = Answer::Refused { number: key.number, reason };
         // After an error the client is disconnected.
-        let _sent = self.send(key.client, &answer.encode(), None);
+        let _sent = self.answer(key.client, answer, None);
     }
 
-    /// Sends a reply. A client that reads too slowly, or not at all, is disconnected.
-    fn send(&mut self, client: u64, answer: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-        let Some(Client { socket, .. }) = self.clients.get(&client) else { return Err(Errno::PIPE) };
-        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = file.map(|file| [file]);
-        if let Some(fds) = &fds {
-            control.push(SendAncillaryMessage::ScmRights(fds));
+    /// Sends an answer, at once or when the client has read earlier ones. A client that does not read is disconnected.
+    fn answer(&mut self, client: u64, answer: Answer, file: Option<&Arc<OwnedFd>>) -> Result<(), Errno> {
+        let Some(Client { outbox, .. }) = self.clients.get_mut(&client) else { return Err(Errno::PIPE) };
+        let was_waiting = outbox.is_waiting();
+        let result = outbox.answer(answer, file);
+        let waits = outbox.is_waiting() && !was_waiting;
+        match result {
+            Ok(()) if waits => self.watch(client, EventFlags::IN | EventFlags::OUT),
+            Ok(()) | Err(Errno::TOOMANYREFS) => {}
+            Err(_) => self.drop_client(client),
         }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::sendmsg(socket, &[IoSlice::new(answer)], &mut control, flags) {
-            Ok(_) => Ok(()),
-            Err(Errno::TOOMANYREFS) => Err(Errno::TOOMANYREFS),
-            Err(error) => {
-                self.drop_client(client);
-                Err(error)
-            }
+        result
+    }
+
+    /// Sends a client the answers that wait for it.
+    fn flush(&mut self, client: u64) {
+        match self.clients.get_mut(&client) {
+            Some(Client { outbox, .. }) if outbox.is_waiting() => match outbox.flush() {
+                Ok(()) if outbox.is_waiting() => {}
+                Ok(()) => self.watch(client, EventFlags::IN),
+                Err(_) => self.drop_client(client),
+            },
+            _ => {}
         }
+    }
+
+    fn watch(&mut self, client: u64, flags: EventFlags) {
+        let Some(Client { outbox, .. }) = self.clients.get(&client) else { return };
+        if epoll::modify(&self.epoll, outbox, EventData::new_u64(client), flags).is_err() {
+            self.drop_client(client);
+        }
+    }
+
+    /// Sends a record to a client that has asked for it. A client that does not read is disconnected.
+    fn send(&mut self, client: u64, record: &[u8]) -> Result<(), Errno> {
+        let Some(Client { outbox, .. }) = self.clients.get(&client) else { return Err(Errno::PIPE) };
+        outbox.send(record, None).inspect_err(|_| self.drop_client(client))
     }
 
     /// Disconnects a client that broke the protocol.
@@ -365,9 +401,9 @@ impl Service {
     }
 
     fn drop_client(&mut self, client: u64) {
-        if let Some(Client { socket, .. }) = self.clients.remove(&client) {
+        if let Some(Client { outbox, .. }) = self.clients.remove(&client) {
             // A closing thread closes the socket later, so it is removed from the epoll set now.
-            let _deleted = epoll::delete(&self.epoll, &socket);
+            let _deleted = epoll::delete(&self.epoll, &outbox);
         }
         self.registry.leave(client);
     }

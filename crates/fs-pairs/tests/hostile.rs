@@ -12,7 +12,7 @@ use common::*;
 use fs_carrier::exact::Carried;
 use fs_pairs::message::{Answer, LEN, Request};
 use fs_pairs::service::Limits;
-use fs_pairs::{Client, Number, Reason, Service};
+use fs_pairs::{Client, Number, Offered, Reason, Service};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
@@ -307,4 +307,46 @@ fn service_of_another_user_gets_no_socket() {
     drop(other);
     let own = Running::at(path, Limits::default());
     assert!(own.client().offer(a.as_fd(), carried(&a)).is_some());
+}
+
+/// A process offers many connections and is then off its processor, while the other ends are
+/// offered: the answers are more than its socket takes.
+#[test]
+fn late_reader_gets_all_answers() {
+    let may = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: may.maximum, ..may }).expect("more descriptors");
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
+    let [late, prompt] = [service.client(), service.client()];
+    let end = Instant::now() + Duration::from_secs(60);
+    let offer = |client: &Client, socket: &std::net::TcpStream| loop {
+        // The service's queue is full.
+        match client.offer(socket.as_fd(), carried(socket)) {
+            Some(number) => return number,
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(Instant::now() < end, "no offer");
+    };
+    let connections: Vec<_> = (0..800).map(|_| connection()).collect();
+    let lates: Vec<_> = connections.iter().map(|(socket, _)| offer(&late, socket)).collect();
+    for (_, socket) in &connections {
+        let number = offer(&prompt, socket);
+        matched(&prompt, number);
+    }
+    // This pair ends before its answer is sent.
+    let (ended, others) = lates.split_last().expect("some");
+    late.forget(*ended);
+    serves(&service);
+    for number in others {
+        matched(&late, *number);
+    }
+    // On a host with larger socket buffers it is on its way already.
+    match answer(&late) {
+        Offered::Matched { number, .. } | Offered::Refused { number, reason: Reason::NoPeer } if number == *ended => {}
+        other => panic!("{other:?}"),
+    }
+    // Nothing waits, and later answers come at once.
+    let (a, b) = connection();
+    let numbers = [offer(&late, &a), offer(&prompt, &b)];
+    matched(&late, numbers[0]);
+    matched(&prompt, numbers[1]);
 }

@@ -16,12 +16,19 @@ impl Rules {
                     s.is_changing = false;
                     s.waiter = Waiter::Ask;
                 });
-                // The kernel has nothing to report for the registrations that it knows, and these
-                // are current.
-                let is_nothing =
-                    |socket: &Socket| !self.kernel_has_event(socket) && (socket.is_told || !socket.is_wanted);
+                // Of the deferred changes, the kernel is told of wanted bytes only. It has nothing to report for these
+                // and for registrations that were withdrawn.
+                let told = |socket: Socket| Socket {
+                    is_told: socket.is_told || (socket.is_untold && socket.is_wanted),
+                    ..socket
+                };
+                let is_nothing = |socket: &Socket| {
+                    let is_current = socket.is_told || socket.is_untold || !socket.is_wanted;
+                    is_current && !self.kernel_has_event(&told(*socket))
+                };
                 if now.sockets.iter().all(is_nothing) && !self.c4_before_count {
                     step(steps, now, "waiter: the kernel has nothing", false, |s| {
+                        s.sockets = s.sockets.map(told);
                         s.is_changing = false;
                         s.waiter = Waiter::Count;
                     });

@@ -61,32 +61,45 @@ impl<K: Kernel> Hot<K> {
     }
 
     pub(super) fn tell(&mut self, kernel: &impl KernelSet) {
-        self.tell_some(kernel, |_, _| 0);
+        self.tell_which(kernel, |_, _| 0, |_, _| true);
     }
 
     /// Prepares a call to the kernel that does not wait: makes the deferred epoll_ctl(2) calls that
     /// it needs. Returns false if the call is not needed, because rings report the deferred events,
     /// and the kernel has nothing by its present registrations.
+    ///
+    /// Registrations that the application has withdrawn stay as long as they report nothing. A program that registers a thousand connections
+    /// for space and bytes in turn asks with both kinds deferred. If each of these calls withdrew what the other kind needs again, the
+    /// kernel would be told of each message.
     pub(super) fn prepare_ask(&mut self, kernel: &impl KernelSet) -> bool {
         if self.untold.is_empty() {
             return true;
         }
-        if self.untold.iter().all(|member| self.unknown_to_all(member) == 0) && kernel.has_nothing() {
+        self.tell_which(kernel, Self::known_to_ring, |hot, member| hot.unknown_to_all(member) != 0);
+        if kernel.has_nothing() {
             return false;
         }
         // If the kernel knew of space that the ring reports anyway, it would have an event at every
         // call.
-        self.tell_some(kernel, Self::known_to_ring);
+        self.tell_which(kernel, Self::known_to_ring, |_, _| true);
         true
     }
 
-    /// Makes the deferred calls for all events except those that `except` returns.
-    fn tell_some(&mut self, kernel: &impl KernelSet, except: impl Fn(&Self, &Member<K>) -> u32) {
+    /// Makes the deferred calls of the members that `which` selects, for all events except those that `except` returns.
+    fn tell_which(
+        &mut self,
+        kernel: &impl KernelSet,
+        except: impl Fn(&Self, &Member<K>) -> u32,
+        which: impl Fn(&Self, &Member<K>) -> bool,
+    ) {
         if self.untold.is_empty() {
             return;
         }
         let mut untold = core::mem::take(&mut self.untold);
         untold.retain(|member| {
+            if !which(self, member) {
+                return true;
+            }
             let events = member.events() & !except(self, member);
             if let Some(registration) = member.untold(events) {
                 kernel.register(registration);

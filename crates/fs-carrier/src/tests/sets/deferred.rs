@@ -123,6 +123,28 @@ fn e6_kernel_is_told_of_wanted_bytes_before_it_is_asked() {
 }
 
 #[test]
+fn e6_withdrawn_registration_stays_while_the_kernel_has_nothing() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (writer, writers) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    let (_reader, readers) = Connection::hot(&set, &kernel, EPOLLPRI, 2);
+    assert!(writer.a.try_set_ring());
+    let mut events = [Event::default(); 4];
+    assert!(set.defer(&kernel, &writers, 7, Some((EPOLLOUT, 1))));
+    assert!(set.defer(&kernel, &readers, 7, Some((EPOLLIN, 2))));
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(1));
+    assert_eq!(kernel.registered(), [registration(EPOLLIN, 2)]);
+    assert!(set.defer(&kernel, &writers, 7, Some((EPOLLIN, 1))));
+    assert!(set.defer(&kernel, &readers, 7, Some((EPOLLIN, 2))));
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(0));
+    assert_eq!(kernel.registered(), [], "both are known");
+    // The kernel has something: it must not report what was withdrawn.
+    assert!(set.defer(&kernel, &writers, 7, Some((EPOLLOUT, 1))));
+    let _other = bytes_in_kernel(&set, &kernel, 9);
+    assert_eq!(set.wait(&kernel, &mut events, Some(0)), Ok(2));
+    assert_eq!(kernel.registered(), [registration(0, 1)]);
+}
+
+#[test]
 fn e6_edge_and_sleeper_are_the_kernels() {
     let (set, kernel) = (Set::new(PACING), FakeSet::default());
     let (_edge, member) = Connection::hot(&set, &kernel, EPOLLIN | EPOLLET, 1);
