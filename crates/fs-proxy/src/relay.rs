@@ -184,7 +184,7 @@ impl Directions {
 
     /// Returns which streams have ended: the client's, the server's.
     pub(crate) fn ended(&self) -> [bool; 2] {
-        [self.up.is_done(), self.down.is_done()]
+        [&self.up, &self.down].map(|way| !matches!(way.state, State::Open))
     }
 }
 

@@ -75,7 +75,7 @@ impl Open<'_> {
         {
             counter.add(now.saturating_sub(*before));
         }
-        self.moved = moved;
+        self.moved = [0, 1].map(|to: usize| moved[to].max(self.moved[to]));
     }
 }
 

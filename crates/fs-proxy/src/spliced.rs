@@ -33,7 +33,9 @@ pub(crate) async fn relay(client: End, server: End, mut shared: Shared<'_>) -> (
         Outcome::Spliced(flow, ends, both) => {
             // Boxed, because most relays are not spliced.
             let (ends, open) = (Some(ends), shared.splice.open(&flow));
-            Box::pin(Spliced { ends, flow, both, counted: Moved::default(), open }.run(&shared)).await
+            let before = both.moved();
+            let (counted, moved) = (Moved::default(), [0; 2]);
+            Box::pin(Spliced { ends, flow, both, before, counted, moved, open }.run(&shared)).await
         }
     }
 }
@@ -44,7 +46,11 @@ struct Spliced<'a> {
     ends: Option<Ends>,
     flow: Box<Flow>,
     both: Directions,
+    /// What was relayed here before it was spliced.
+    before: Moved,
     counted: Moved,
+    /// What the program has moved: to the client, to the server.
+    moved: [u64; 2],
     open: Open<'a>,
 }
 
@@ -79,11 +85,14 @@ impl Spliced<'_> {
 
     /// Relays what the sockets still get. Returns how the flow has ended, if both streams end here.
     async fn late(&mut self, shared: &Shared<'_>) -> io::Result<Option<Over>> {
-        let Self { ends: Some(ends), both, .. } = self else { return Ok(None) };
+        let Self { ends: Some(ends), both, flow, before, .. } = self else { return Ok(None) };
         let mut timer = std::pin::pin!(sleep(LATE));
         let (mut moves, mut last) = (both.moves(), Instant::now());
         let is_over = poll_fn(|cx| {
-            if both.run(ends, shared.scratch, cx)? {
+            expect(flow, ends, both, *before)?;
+            let is_over = both.run(ends, shared.scratch, cx)?;
+            expect(flow, ends, both, *before)?;
+            if is_over {
                 return Poll::Ready(Ok(true));
             }
             if shared.connection.poll_leaving(cx).is_ready() {
@@ -104,8 +113,7 @@ impl Spliced<'_> {
             Poll::Pending
         })
         .await?;
-        let ended = both.ended();
-        self.count(shared, [0; 2]);
+        self.count(shared, self.moved);
         if is_over {
             if let Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) = &self.ends {
                 // The sockets send their unsent bytes as usual.
@@ -114,10 +122,17 @@ impl Spliced<'_> {
             }
             return Ok(Some(Ok(())));
         }
-        if let Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) = &self.ends {
-            self.flow.settle(client.as_fd(), server.as_fd(), ended)?;
-        }
         Ok(None)
+    }
+
+    /// Returns true if the sockets have got bytes after all.
+    fn has_late(&self) -> io::Result<bool> {
+        match &self.ends {
+            Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) => {
+                self.flow.has_late(client.as_fd(), server.as_fd())
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Looks at the flow until it is over.
@@ -145,6 +160,11 @@ impl Spliced<'_> {
                 State { is_reset: true, is_closed: false, .. } if is_quiet => return self.release_all(Err(reset())),
                 State { is_doubtful: true, .. } if last_packet.elapsed() >= DOUBTFUL => return Err(reset()),
                 _ if last_move.elapsed() >= shared.idle => return Err(idle_for(shared.idle)),
+                State { drained: true, .. } if self.has_late()? => {
+                    if let Some(over) = self.late(shared).await? {
+                        return Ok(over);
+                    }
+                }
                 State { drained: true, .. } => self.release()?,
                 _ => {}
             }
@@ -157,15 +177,19 @@ impl Spliced<'_> {
     }
 
     /// Counts what was relayed here, and `moved` by the program: to the client, to the server.
-    fn count(&mut self, shared: &Shared<'_>, [to_client, to_server]: [u64; 2]) {
-        let Moved { from_client, to_client: here } = self.both.moved();
-        let now = Moved { from_client: from_client + to_server, to_client: here + to_client };
-        shared.bytes_in.add(now.from_client.saturating_sub(self.counted.from_client));
-        shared.bytes_out.add(now.to_client.saturating_sub(self.counted.to_client));
+    fn count(&mut self, shared: &Shared<'_>, moved: [u64; 2]) {
+        let here = self.both.moved();
+        // What the program has moved is less if the proxy relays more than it had expected.
+        let now = Moved {
+            from_client: (here.from_client + moved[1]).max(self.counted.from_client),
+            to_client: (here.to_client + moved[0]).max(self.counted.to_client),
+        };
+        shared.bytes_in.add(now.from_client - self.counted.from_client);
+        shared.bytes_out.add(now.to_client - self.counted.to_client);
         if now != self.counted {
-            self.open.moved([now.to_client, now.from_client], [to_client, to_server]);
+            self.open.moved([now.to_client, now.from_client], moved);
         }
-        self.counted = now;
+        (self.counted, self.moved) = (now, moved);
     }
 
     /// Drops the sockets of a flow that is over, without a packet.
@@ -190,6 +214,14 @@ impl Spliced<'_> {
         self.ends = None;
         Ok(())
     }
+}
+
+/// Tells the flow which bytes pass here.
+fn expect(flow: &mut Flow, ends: &Ends, both: &Directions, before: Moved) -> io::Result<()> {
+    let Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. } = ends else { return Ok(()) };
+    let Moved { from_client, to_client } = both.moved();
+    let read = [from_client - before.from_client, to_client - before.to_client];
+    flow.expect(client.as_fd(), server.as_fd(), read, both.ended())
 }
 
 fn reset() -> io::Error {

@@ -4,7 +4,7 @@ use crate::address::Ends;
 use crate::entry::{Entry, is_from};
 use crate::holder::{hold, reset};
 use crate::program::Table;
-use crate::sys::{Queue, Repair, queue_end, repair};
+use crate::sys::{Repair, info, repair, unread};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,6 +14,8 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct Side {
     ends: Ends,
+    /// The end of what the proxy had sent to this peer when the flow was spliced.
+    sent: u32,
     /// The entry, as it was last read.
     entry: Entry,
     /// Number of bytes that were moved to this peer, except the proxy's own.
@@ -23,8 +25,8 @@ pub struct Side {
 }
 
 impl Side {
-    pub(crate) fn new(ends: Ends, entry: &Entry) -> Self {
-        Self { ends, entry: *entry, moved: 0, fin_was_read: false }
+    pub(crate) fn new(ends: Ends, sent: u32, entry: &Entry) -> Self {
+        Self { ends, sent, entry: *entry, moved: 0, fin_was_read: false }
     }
 
     /// The bytes between the proxy's own and the highest acknowledgment.
@@ -84,27 +86,48 @@ impl Flow {
         (local, peer)
     }
 
-    /// Tells it what the proxy has sent until now, after the last bytes were read from the sockets;
-    /// `ended`: client and server had ended their stream.
+    /// Tells it which bytes the proxy relays itself: `read` were read from the client and from the server
+    /// since the flow was spliced, others still wait in the sockets, and `ended` streams have ended.
+    ///
+    /// Must be called before bytes are relayed and afterwards. Acknowledgments of bytes that are not
+    /// expected go to the other peer. If the proxy's socket missed them, it could send no more.
     ///
     /// # Errors
     /// If a socket's state cannot be read.
-    pub fn settle(&mut self, client: BorrowedFd<'_>, server: BorrowedFd<'_>, ended: [bool; 2]) -> io::Result<()> {
-        for ((side, socket), ended) in self.sides.iter_mut().zip([client, server]).zip(ended) {
-            side.fin_was_read = ended;
-            repair(socket, Repair::On)?;
-            let end = queue_end(socket, Queue::Send);
-            repair(socket, Repair::Off)?;
-            let end = end?;
+    pub fn expect(
+        &mut self,
+        client: BorrowedFd<'_>,
+        server: BorrowedFd<'_>,
+        read: [u64; 2],
+        ended: [bool; 2],
+    ) -> io::Result<()> {
+        // What was read from one peer is sent to the other.
+        for (to, from, socket) in [(1, 0, client), (0, 1, server)] {
+            let coming = (read[from] as u32).wrapping_add(unread(socket)?).wrapping_add(ended[from].into());
+            let side = &mut self.sides[to];
+            let end = side.sent.wrapping_add(coming);
             if end != side.entry.own_end {
                 self.table.settle(&side.ends.key(), self.id, end)?;
+                // These are not the program's any more.
+                side.moved = side.moved.saturating_sub(end.wrapping_sub(side.entry.own_end).into());
+                side.entry.own_end = end;
             }
-            let Some(entry) = self.table.get(&side.ends.key(), self.id) else { continue };
-            // Until now, nothing was counted.
-            side.entry = entry;
-            side.moved = side.beyond().into();
+            self.sides[from].fin_was_read = ended[from];
         }
         Ok(())
+    }
+
+    /// Returns true if a socket has got bytes, or the end of a stream, that were not read.
+    ///
+    /// # Errors
+    /// If a socket's state cannot be read.
+    pub fn has_late(&self, client: BorrowedFd<'_>, server: BorrowedFd<'_>) -> io::Result<bool> {
+        for (side, socket) in self.sides.iter().zip([client, server]) {
+            if unread(socket)? > 0 || (!side.fin_was_read && info(socket)?.is_ended) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Reads the flow's state. Must be called before a peer has got 2 GiB since the last time.

@@ -16,10 +16,15 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Most bytes in the two sockets of a direction at the moment of splicing. They are sent by the
-/// proxy's socket while later ones arrive already. Higher: the receiver may lack memory for the
-/// later ones, which are lost then. Lower: a busy flow must wait for a quiet moment.
-const BACKLOG_MAX: u32 = 512 << 10;
+/// Bytes in the two sockets of a direction at the moment of splicing that are allowed in any case. They
+/// are sent by the proxy's socket while later ones arrive already. Higher: the receiver may lack
+/// memory for the later ones, which are lost then. Lower: a flow must wait for a quiet moment more
+/// often.
+const BACKLOG_MAX: u64 = 512 << 10;
+/// More are allowed if they fit the receiver's window, and it takes them within this time. Longer: the
+/// sender gets no acknowledgment of later bytes for so long, and may repeat them, after 200 ms at the
+/// earliest. Shorter: busy flows on slow machines stay in user space.
+const DRAIN_US: u64 = 50_000;
 /// Number of bytes that the sockets of a busy flow may hold until it is spliced. Higher: a fast
 /// flow stays above [`BACKLOG_MAX`]. Lower: it is slower until then.
 const THROTTLE: u32 = 32 << 10;
@@ -122,8 +127,8 @@ impl Watched {
             return Err(Refusal::Unseen);
         }
         let failed = |error| Refusal::System("read a connection's state", error);
-        let is_busy = |from, to| Ok(unread(from)?.saturating_add(outgoing(to)?) > BACKLOG_MAX);
-        let [client, server] = sockets;
+        let infos = both(sockets, info).map_err(failed)?;
+        let [client, server] = [0, 1].map(|at| (sockets[at], &infos[at]));
         if is_busy(client, server).and_then(|busy| Ok(busy || is_busy(server, client)?)).map_err(failed)? {
             // Set each time, because the kernel raises the window's limit with the buffer.
             both(sockets, |socket| throttle(socket, Some(THROTTLE))).map_err(failed)?;
@@ -188,7 +193,7 @@ impl Watched {
         for (key, entry) in self.keys().iter().zip(&entries) {
             self.table.set(key, entry)?;
         }
-        let sides = [0, 1].map(|at| Side::new(self.sides[at], &entries[at]));
+        let sides = [0, 1].map(|at| Side::new(self.sides[at], positions[at].sent, &entries[at]));
         Ok(Now::Spliced(Box::new(Flow::new(self.table.clone(), self.id, sides))))
     }
 }
@@ -206,6 +211,15 @@ impl Drop for Watched {
             self.keys().iter().for_each(|key| self.table.remove(key, self.id));
         }
     }
+}
+
+/// Returns true if the sockets hold too many bytes of a direction.
+fn is_busy(from: (BorrowedFd<'_>, &Info), to: (BorrowedFd<'_>, &Info)) -> io::Result<bool> {
+    let bytes = u64::from(unread(from.0)?) + u64::from(outgoing(to.0)?);
+    // All that the sender may have under way, in the window of the receiver.
+    let fits = bytes + u64::from(from.1.window_out) <= to.1.window_in.into();
+    let soon = bytes.saturating_mul(1_000_000) <= to.1.rate.saturating_mul(DRAIN_US);
+    Ok(bytes > BACKLOG_MAX && !(fits && soon))
 }
 
 /// Calls a function for both sockets.
@@ -267,21 +281,24 @@ impl Position {
             return Ok(None);
         }
         repair(socket, Repair::On)?;
-        let position = Self::read_all(socket);
+        let ends = Self::ends(socket);
         repair(socket, Repair::Off)?;
         // The end of the mode has cleared it, and a listener of this port may be opened again.
         set_socket_reuseaddr(socket, true)?;
-        position
+        let Some((sent, received, unread)) = ends? else { return Ok(None) };
+        Ok(Some(Self { received, unread, sent, outgoing: outgoing(socket)?, stamp: stamp(socket)? }))
     }
 
-    fn read_all(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+    /// Returns the ends of the send and the receive queue, and the number of unread bytes.
+    fn ends(socket: BorrowedFd<'_>) -> io::Result<Option<(u32, u32, u32)>> {
+        // First, because an acknowledgment that comes while this queue is chosen makes the kernel count
+        // bytes as sent that it does not send.
+        let sent = queue_end(socket, Queue::Send)?;
         for _ in 0..8 {
             let before = unread(socket)?;
             let received = queue_end(socket, Queue::Receive)?;
             if unread(socket)? == before {
-                let sent = queue_end(socket, Queue::Send)?;
-                let (outgoing, stamp) = (outgoing(socket)?, stamp(socket)?);
-                return Ok(Some(Self { received, unread: before, sent, outgoing, stamp }));
+                return Ok(Some((sent, received, before)));
             }
         }
         Ok(None)

@@ -121,6 +121,8 @@ pub(crate) fn has_urgent(socket: BorrowedFd<'_>) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Info {
     pub(crate) is_established: bool,
+    /// The peer has ended its stream, and we have not (CLOSE-WAIT).
+    pub(crate) is_ended: bool,
     pub(crate) stamps: bool,
     pub(crate) sack: bool,
     pub(crate) ecn: bool,
@@ -134,6 +136,8 @@ pub(crate) struct Info {
     pub(crate) advertised_mss: u32,
     /// Shortest round trip, in microseconds.
     pub(crate) min_rtt: u32,
+    /// Bytes per second that the peer has acknowledged lately.
+    pub(crate) rate: u64,
     /// The peer's window, in bytes.
     pub(crate) window_in: u32,
     /// Our window, in bytes (Linux 6.2).
@@ -157,6 +161,7 @@ pub(crate) fn info(socket: BorrowedFd<'_>) -> io::Result<Info> {
     let options = bytes[5];
     Ok(Info {
         is_established: bytes[0] == 1,
+        is_ended: bytes[0] == 8,
         stamps: options & 1 != 0,
         sack: options & 2 != 0,
         ecn: options & 8 != 0,
@@ -165,6 +170,7 @@ pub(crate) fn info(socket: BorrowedFd<'_>) -> io::Result<Info> {
         mss: word(16),
         advertised_mss: word(84),
         min_rtt: word(148),
+        rate: u64::from_ne_bytes(std::array::from_fn(|at| bytes[160 + at])),
         window_in: word(228),
         window_out: word(232),
     })
