@@ -112,6 +112,14 @@ mod number {
     pub(super) const EPOLL_PWAIT: usize = 22;
     pub(super) const EPOLL_PWAIT2: usize = 441;
 }
+// No library is preloaded on another processor, so nothing asks there.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod number {
+    pub(super) const GETSOCKOPT: usize = 0;
+    pub(super) const EPOLL_CTL: usize = 0;
+    pub(super) const EPOLL_PWAIT: usize = 0;
+    pub(super) const EPOLL_PWAIT2: usize = 0;
+}
 use number::{EPOLL_CTL, EPOLL_PWAIT, EPOLL_PWAIT2, GETSOCKOPT};
 
 /// A system call by its number.
@@ -142,4 +150,13 @@ unsafe fn call(number: usize, a: [usize; 6]) -> isize {
             in("x4") a[4], in("x5") a[5], options(nostack));
     }
     result
+}
+
+/// Refuses a system call.
+///
+/// # Safety
+/// None is needed.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+unsafe fn call(_number: usize, _a: [usize; 6]) -> isize {
+    -(Errno::NOSYS.raw_os_error() as isize)
 }
