@@ -32,6 +32,8 @@ struct Row {
     ours: f64,
     peer_name: Option<String>,
     peer: Option<f64>,
+    /// Quartiles of the ratios of pairs of rounds, of a row that is judged by them.
+    of_pairs: Option<[f64; 3]>,
 }
 
 /// A row, with its values of all runs that contain it.
@@ -178,7 +180,8 @@ fn series<'a>(runs: &'a [Run], part: &str, what: &str, peer: &str) -> Option<Ser
     let row = *rows.last()?;
     let ours = rows.iter().map(|row| row.ours).collect();
     let peer = rows.iter().filter_map(|row| row.peer).collect();
-    let ratio = rows.iter().filter_map(|row| Some(row.ours / row.peer?)).collect();
+    let ratio = |row: &&Row| row.of_pairs.map(|[_, median, _]| median).or(Some(row.ours / row.peer?));
+    let ratio = rows.iter().filter_map(ratio).collect();
     Some(Series { row, ours, peer, ratio })
 }
 

@@ -54,6 +54,8 @@ pub struct Row {
     pub our_rounds: Vec<f64>,
     /// All rounds of the peer.
     pub peer_rounds: Vec<f64>,
+    /// Quartiles of the ratios of rounds that ran one after the other; the ratio is the second one. `None`: the ratio is that of the medians.
+    pub of_pairs: Option<[f64; 3]>,
 }
 
 impl Row {
@@ -68,11 +70,29 @@ impl Row {
             goal,
             our_rounds: ours.to_vec(),
             peer_rounds: peer.to_vec(),
+            of_pairs: None,
         }
     }
 
+    /// Judges the row by the ratio of each pair of rounds. On a busy machine a round differs from the next one by a factor of two on either
+    /// side, and more between one minute and the next: two rounds that follow each other share most of that.
+    #[must_use]
+    pub fn by_pairs(mut self) -> Row {
+        let ratio = |(ours, peer): (&f64, &f64)| ours / peer;
+        let mut ratios: Vec<f64> = self.our_rounds.iter().zip(&self.peer_rounds).map(ratio).collect();
+        ratios.sort_by(f64::total_cmp);
+        self.of_pairs =
+            Some([1, 2, 3].map(|i| ratios.get(i * ratios.len().saturating_sub(1) / 4).copied().unwrap_or(f64::NAN)));
+        self
+    }
+
     fn ratio(&self) -> f64 {
-        self.ours / self.peer
+        self.of_pairs.map_or(self.ours / self.peer, |[_, median, _]| median)
+    }
+
+    fn spread(&self) -> String {
+        let Some([low, _, high]) = self.of_pairs else { return String::new() };
+        format!("; {} pairs, quartiles {} to {}", self.our_rounds.len(), number(low), number(high))
     }
 
     fn verdict(&self) -> String {
@@ -93,13 +113,14 @@ pub fn table(rows: &[Row]) -> String {
     for row in rows {
         let _ = writeln!(
             text,
-            "{:<50} {:>12} {:>12}  {:<14} {:>7}  {}",
+            "{:<50} {:>12} {:>12}  {:<14} {:>7}  {}{}",
             format!("{} / {}", row.what, row.peer_name),
             number(row.ours),
             number(row.peer),
             row.unit,
             number(row.ratio()),
-            row.verdict()
+            row.verdict(),
+            row.spread()
         );
     }
     text

@@ -104,13 +104,15 @@ impl Sides<'_> {
         }
         let (ours, kernel) = (&self.ours, &self.kernel);
         let mut figures = [Vec::new(), Vec::new()];
-        for _ in 0..plan.rounds {
-            let before = ours.reported();
-            figures[0].push(measure(ours, PORTS[0])?);
-            if is_proven {
-                ours.proven(before)?;
+        for round in 0..plan.rounds {
+            // In alternating order: what begins or ends in the middle of a pair favours neither side.
+            for side in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+                let (stage, before) = ([ours, kernel][side], ours.reported());
+                figures[side].push(measure(stage, PORTS[side])?);
+                if side == 0 && is_proven {
+                    ours.proven(before)?;
+                }
             }
-            figures[1].push(measure(kernel, PORTS[1])?);
         }
         servers.into_iter().try_for_each(Server::end)?;
         Ok(figures)

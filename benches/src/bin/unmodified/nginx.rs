@@ -13,6 +13,9 @@ use fs_tests::unmodified::programs::{self, Server};
 /// A figure's name, its unit, and its value in wrk's results.
 type Figure = (&'static str, &'static str, fn(&Wrk) -> f64);
 
+/// A load's name, its server, bytes of the file, connections, CPUs, and goals for the median, the 99th percentile and the rate.
+type Load = (&'static str, Start, u32, u32, Cpus, [Goal; 3]);
+
 /// nginx's own default.
 fn plain(stage: &Stage, port: u16) -> Result<Server> {
     server(stage, port, "; tcp_nopush off")
@@ -45,8 +48,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     const NONE: [Goal; 3] = [Goal::None; 3];
     let kept = [Goal::None, Goal::AtMost(1.0), Goal::AtLeast(2.5)];
     let one_core = [Goal::AtMost(1.0), Goal::None, Goal::AtLeast(1.0)];
-    // Goals for the median, the 99th percentile, the rate.
-    let loads: [(&str, Start, u32, u32, Cpus, [Goal; 3]); 5] = [
+    let loads: [Load; 5] = [
         ("612 B, 1 connection", plain, 612, 1, ANY, [Goal::None, Goal::None, Goal::AtLeast(10.0)]),
         ("612 B, 8 connections", plain, 612, 8, ANY, kept),
         ("612 B, 8 connections, one core", plain, 612, 8, ONE, one_core),
