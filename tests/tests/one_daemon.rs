@@ -2,6 +2,9 @@
 //! of them in a container, and redis with its clients under preload. The daemon is killed and started
 //! again while all of them have connections.
 
+#[path = "../../crates/fs-xdp/tests/support/tcx_unsafe.rs"]
+mod tcx_unsafe;
+
 use anyhow::{Result, ensure};
 use fs_tests::apps::{Program, READY_LIMIT};
 use fs_tests::lab::FRONT;
@@ -11,6 +14,7 @@ use fs_tests::unmodified::daemon::fastsock;
 use fs_tests::{Lab, Ns};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
+use tcx_unsafe::skipped_without_tcx;
 
 const DEVICE: &str = "front0";
 /// Limit for what takes seconds on a busy machine.
@@ -97,6 +101,9 @@ fn redis_uses_rings(lab: &Lab, daemon: &Daemon) -> Result<()> {
 
 #[test]
 fn all_programs_of_a_host_survive_their_daemon() -> Result<()> {
+    if skipped_without_tcx("all_programs_of_a_host_survive_their_daemon") {
+        return Ok(());
+    }
     let Some(lab) = Lab::up(&[])? else { return Ok(()) };
     lab.check(|lab| {
         let up = ["--device", DEVICE];

@@ -107,7 +107,7 @@ fn counts(report: &str) -> Outcome {
         // A flaky test would have <flakyFailure>, but there are no retries.
         if case.contains("<failure ") || case.contains("<error ") {
             outcome.failed.push(format!("{} {}", attribute("classname"), attribute("name")));
-        } else if case.lines().any(|line| line.trim_start_matches("<system-out>").starts_with("skipped: ")) {
+        } else if case.split(['\n', '>']).any(is_skip) {
             outcome.skipped += 1;
         } else {
             outcome.passed += 1;
@@ -119,7 +119,8 @@ fn counts(report: &str) -> Outcome {
 fn with_cargo(run: &mut Run, arguments: &[&str], lab: &str, files: &Path, limit_s: u64) -> Outcome {
     let mut command = Command::new("cargo");
     // The labs' tests run one after another within a program anyway.
-    command.arg("test").args(arguments).args(["--no-fail-fast", "--", "--test-threads=1"]).env("FS_LAB", lab);
+    command.arg("test").args(arguments).args(["--no-fail-fast", "--", "--test-threads=1", "--show-output"]);
+    command.env("FS_LAB", lab);
     command.env("TMPDIR", files);
     let succeeded = run.succeeds(&mut command, 4 * limit_s);
     let outcome = libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default());
@@ -129,10 +130,24 @@ fn with_cargo(run: &mut Run, arguments: &[&str], lab: &str, files: &Path, limit_
     outcome
 }
 
-/// Counts the output of `cargo test`: its lines "test NAME ... ok".
+/// Returns true for the line of a test that could not run here.
+fn is_skip(line: &str) -> bool {
+    line.starts_with("skipped: ")
+}
+
+/// Counts the output of `cargo test`: its lines "test NAME ... ok", and with `--show-output` the
+/// tests that printed "skipped: …".
 pub(crate) fn libtest_counts(text: &str) -> Outcome {
     let mut outcome = Outcome::default();
+    // The test that printed the lines that follow, unless it failed or is counted as skipped.
+    let mut of_passed = false;
     for line in text.lines() {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
+            of_passed = !outcome.failed.iter().any(|failed| failed == name);
+        } else if of_passed && is_skip(line) {
+            (of_passed, outcome.passed) = (false, outcome.passed.saturating_sub(1));
+            outcome.skipped += 1;
+        }
         let Some((name, result)) = line.strip_prefix("test ").and_then(|test| test.rsplit_once(" ... ")) else {
             continue;
         };
@@ -194,15 +209,22 @@ mod tests {
             <testcase name="b" classname="fs-core::attacks" time="0.1"><failure type="test failure">panicked</failure></testcase>
             <testcase name="c" classname="fs-tests" time="0.1"><system-out>running 1 test
 skipped: c: not root
-</system-out></testcase></testsuite></testsuites>"#;
+</system-out></testcase>
+            <testcase name="d" classname="fs-xdp" time="0.1"><system-out>test d ... ok</system-out><system-err>
+</system-err></testcase>
+            <testcase name="e" classname="fs-xdp" time="0.1"><system-err>skipped: e (no macvlan)
+</system-err></testcase></testsuite></testsuites>"#;
         let outcome = counts(report);
-        assert_eq!(outcome, Outcome { passed: 1, skipped: 1, failed: vec!["fs-core::attacks b".into()] });
-        assert_eq!(outcome.verdict(), "1 passed, 1 failed, 1 skipped");
+        assert_eq!(outcome, Outcome { passed: 2, skipped: 2, failed: vec!["fs-core::attacks b".into()] });
+        assert_eq!(outcome.verdict(), "2 passed, 1 failed, 2 skipped");
     }
 
     #[test]
     fn counts_what_cargo_test_prints() {
         let text = "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d ... ignored\n";
         assert_eq!(libtest_counts(text), Outcome { passed: 1, skipped: 0, failed: vec!["b::c".into()] });
+        let text = "test a ... ok\ntest b ... ok\ntest c ... FAILED\n\nsuccesses:\n\n---- a stdout ----\nskipped: a\nskipped: a\n\n\
+                    failures:\n\n---- c stdout ----\nskipped: c\n";
+        assert_eq!(libtest_counts(text), Outcome { passed: 1, skipped: 1, failed: vec!["c".into()] });
     }
 }

@@ -20,6 +20,17 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
+/// Removes the variables with which `cargo run` describes this package. A crate's build script that
+/// depends on them (ring's) would run again, and the crates above it compile again, whenever
+/// `cargo xtask` and cargo itself take turns.
+pub(crate) fn without_package(command: &mut Command) -> &mut Command {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| name.to_string_lossy().starts_with("CARGO_PKG_") || name == "CARGO_MANIFEST_DIR") {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Time between two progress lines if the output is not a terminal.
 const PROGRESS: Duration = Duration::from_secs(30);
 
@@ -80,7 +91,7 @@ impl Run {
             File::options().append(true).open(&self.log).map_err(|error| format!("{}: {error}", self.log.display()))?;
         let errors = log.try_clone().map_err(|error| error.to_string())?;
         let began = Instant::now();
-        command.current_dir(root()).stdin(Stdio::null()).stdout(log).stderr(errors);
+        without_package(command).current_dir(root()).stdin(Stdio::null()).stdout(log).stderr(errors);
         let mut child = command.spawn().map_err(|error| format!("cannot run {:?}: {error}", command.get_program()))?;
         loop {
             if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {

@@ -1,6 +1,6 @@
 //! Commands that the verbs run with output to the terminal, and their prerequisites.
 
-use crate::run::{root, target};
+use crate::run::{root, target, without_package};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -10,7 +10,7 @@ pub(crate) const BUILT: &str = "FS_BUILT";
 
 /// Runs a command in the root of the tree. `Ok(true)` if it succeeded.
 pub(crate) fn succeeds(command: &mut Command) -> Result<bool, String> {
-    let status = command.current_dir(root()).status();
+    let status = without_package(command).current_dir(root()).status();
     status.map(|status| status.success()).map_err(|error| format!("cannot run {:?}: {error}", command.get_program()))
 }
 

@@ -50,7 +50,8 @@ fn ab(run: &mut Run) {
     let mut rows = Vec::new();
     let mut found = Vec::new();
     for (name, placement) in PLACES {
-        let rates = run.attempt(&format!("ab, {name}"), asked(placement, seconds));
+        let rates = asked(run, placement, seconds);
+        let rates = run.attempt(&format!("ab, {name}"), rates);
         if let Some([new, kept]) = rates {
             rows.push(vec![name.to_owned(), number(new), number(kept)]);
         }
@@ -74,11 +75,11 @@ fn ab(run: &mut Run) {
 }
 
 /// Returns requests per second of ab on CPU 1 from lighttpd on CPU 0, by load.
-fn asked(placement: Placement, seconds: u32) -> Result<[f64; 2]> {
+fn asked(run: &Run, placement: Placement, seconds: u32) -> Result<[f64; 2]> {
     let lab = Lab::require(&["--queues", "1"])?;
     let mut rates = [0.0; 2];
     lab.check(|lab| {
-        let mut stage = Stage::set(lab, placement)?;
+        let mut stage = run.stage(Stage::set(lab, placement)?);
         stage.cpu = Some(0);
         let config = site(lab.dir(), stage.host, body::SMALL)?;
         let mut command = stage.server("lighttpd");

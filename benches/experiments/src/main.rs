@@ -34,6 +34,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use fs_tests::apps::{target_dir, workspace};
+use fs_tests::unmodified::Stage;
 use outcome::{Item, Outcome};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -69,6 +70,12 @@ impl Run {
     /// Returns all, or only the first in a smoke run.
     pub(crate) fn few<'a, T>(&self, all: &'a [T]) -> &'a [T] {
         if self.smoke { &all[..1] } else { all }
+    }
+
+    /// In a smoke run the connections get their rings before their first byte: a busy machine's daemon
+    /// may serve none in so short a time.
+    pub(crate) fn stage<'a>(&self, stage: Stage<'a>) -> Stage<'a> {
+        if self.smoke { stage.eager() } else { stage }
     }
 
     /// Returns the value of `measured`. The page gives the reason if the measurement failed.

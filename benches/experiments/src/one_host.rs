@@ -51,7 +51,7 @@ pub(crate) fn run(run: &mut Run) -> Result<()> {
     let rpc = run.attempt("rpc-peer", rpc_peer());
     let lab = Lab::require(&["--queues", "1"])?;
     lab.check(|lab| {
-        let mut host = Host::start(lab)?;
+        let mut host = Host::start(run, lab)?;
         pairs(run, &mut host);
         connections(run, &mut host);
         if let Some(program) = rpc {
@@ -72,8 +72,8 @@ struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    fn start(lab: &'a Lab) -> Result<Host<'a>> {
-        let (ours, kernel) = (Stage::set(lab, Placement::OneHost)?, Stage::set(lab, Placement::Kernel)?);
+    fn start(run: &Run, lab: &'a Lab) -> Result<Host<'a>> {
+        let (ours, kernel) = (run.stage(Stage::set(lab, Placement::OneHost)?), Stage::set(lab, Placement::Kernel)?);
         Ok(Host { lab, ours, kernel, given: 0 })
     }
 

@@ -7,7 +7,7 @@ mod veth;
 use fs_compat::TcpStream;
 use fs_rt::{CoreStats, Runtime};
 use std::future::poll_fn;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +33,11 @@ fn read_all(listener: &TcpListener) -> u64 {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let (mut buffer, mut at) = (vec![0; 1 << 18], 0);
     loop {
-        let got = stream.read(&mut buffer).unwrap();
+        let got = match stream.read(&mut buffer) {
+            // With a time limit, a process that was stopped and goes on gets this.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            got => got.unwrap(),
+        };
         if got == 0 {
             return at;
         }

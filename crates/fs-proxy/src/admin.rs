@@ -1,8 +1,9 @@
 //! The admin socket: a local user with access to its file sees the status, and changes weights.
 //!
-//! A connection has one command in a line, and its answer: `status`, or `weight UPSTREAM SERVER N`,
-//! where N is a number, or `file` for the configuration's weight.
+//! A connection has one command in a line, and its answer: `status`, `flows`, or `weight UPSTREAM SERVER
+//! N`, where N is a number, or `file` for the configuration's weight.
 
+use crate::flows;
 use crate::metrics::Shown;
 use crate::stats::Stats;
 use crate::status::Status;
@@ -115,6 +116,7 @@ fn answer(stream: UnixStream, stats: &Shown) -> std::io::Result<()> {
 fn command(line: &str, stats: &Stats) -> anyhow::Result<String> {
     match line.split_whitespace().collect::<Vec<_>>()[..] {
         ["status"] => Ok(serde_json::to_string(&Status::of(stats))?),
+        ["flows"] => Ok(serde_json::to_string(&flows::flows())?),
         ["weight", upstream, server, weight] => {
             let weight = match weight {
                 "file" => None,

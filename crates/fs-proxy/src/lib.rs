@@ -19,6 +19,7 @@ mod clients;
 mod config;
 mod edits;
 pub mod fields;
+mod flows;
 mod handover;
 mod handshake;
 mod health;
@@ -41,6 +42,7 @@ mod splice;
 mod spliced;
 mod stats;
 mod status;
+mod table;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;

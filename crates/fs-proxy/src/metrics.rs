@@ -4,6 +4,7 @@
 mod format;
 
 use crate::config::Mode;
+use crate::flows;
 use crate::handover::{Inherited, Passed, Role};
 use crate::stats::{Answers, CoreStats, LATENCY_US, ListenerName, ListenerStats, ServerStats, Stats, UpstreamStats};
 use crate::status::Status;
@@ -188,7 +189,7 @@ async fn accept(listener: tokio::net::TcpListener, pages: Arc<Pages>) {
 fn answer(Pages { registry, shown }: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     if request.method() == Method::GET && request.uri().path() == "/" {
         let stats = shown.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut response = Response::new(Full::new(Bytes::from(Status::of(&stats).page())));
+        let mut response = Response::new(Full::new(Bytes::from(Status::of(&stats).page(&flows::flows()))));
         let html = header::HeaderValue::from_static("text/html; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, html);
         return response;
@@ -230,7 +231,7 @@ struct View<'a>(&'a Stats);
 
 impl View<'_> {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let listeners: [(&str, &str, MetricType, ListenerCounter); 12] = [
+        let listeners: [(&str, &str, MetricType, ListenerCounter); 14] = [
             ("connections", "Connections accepted.", MetricType::Counter, |s| &s.accepted),
             ("connections_open", "Connections open.", MetricType::Gauge, |s| &s.open),
             ("connections_evicted", "Idle connections closed for others.", MetricType::Counter, |s| &s.evicted),
@@ -238,6 +239,8 @@ impl View<'_> {
             ("connections_failed", "Connections that ended with an error.", MetricType::Counter, |s| &s.failed),
             ("connections_spliced", "Connections that left user space.", MetricType::Counter, |s| &s.splices),
             ("connections_spliced_open", "Spliced connections open.", MetricType::Gauge, |s| &s.spliced),
+            ("spliced_bytes_in", "Bytes from clients, outside of user space.", MetricType::Counter, |s| &s.spliced_in),
+            ("spliced_bytes_out", "Bytes to clients, outside of user space.", MetricType::Counter, |s| &s.spliced_out),
             ("splices_refused", "Connections not spliced.", MetricType::Counter, |s| &s.splices_refused),
             ("tls_handshakes", "TLS handshakes made.", MetricType::Counter, |s| &s.handshakes),
             ("tls_handshakes_failed", "TLS handshakes that failed.", MetricType::Counter, |s| &s.handshakes_failed),

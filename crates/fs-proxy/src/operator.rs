@@ -1,12 +1,16 @@
 //! `fs-proxy admin` and `fs-proxy top`: what an operator asks a running process.
 
 use crate::admin::ask;
+use crate::flows::{self, FlowStatus};
 use crate::status::Status;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// Why an answer cannot be read.
+const OTHER_VERSION: &str = "the process has another version";
 
 /// Questions to a process that serves.
 #[derive(Subcommand, Clone, Debug)]
@@ -50,6 +54,12 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Shows the connections that have left user space.
+    Flows {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Gives a server a weight, from now on.
     Weight { upstream: String, server: String, weight: u32 },
     /// Sends nothing new to a server: weight 0.
@@ -67,6 +77,13 @@ pub(crate) fn run(question: &Question) -> anyhow::Result<()> {
             match command {
                 Command::Status { json: true } => show(&(ask(socket, "status")? + "\n")),
                 Command::Status { json: false } => show(&tables(&status(socket)?, None)),
+                Command::Flows { json: true } => show(&(ask(socket, "flows")? + "\n")),
+                Command::Flows { json: false } => {
+                    let mut text = String::new();
+                    let flows: Vec<FlowStatus> = serde_json::from_str(&ask(socket, "flows")?).context(OTHER_VERSION)?;
+                    flows::table(&flows).text(&mut text);
+                    show(&text)
+                }
                 Command::Weight { upstream, server, weight: number } => {
                     show(&(weight(upstream, server, &number.to_string())? + "\n"))
                 }
@@ -78,7 +95,7 @@ pub(crate) fn run(question: &Question) -> anyhow::Result<()> {
 }
 
 fn status(socket: &Path) -> anyhow::Result<Status> {
-    serde_json::from_str(&ask(socket, "status")?).context("the process has another version")
+    serde_json::from_str(&ask(socket, "status")?).context(OTHER_VERSION)
 }
 
 fn tables(status: &Status, before: Option<(&Status, f64)>) -> String {

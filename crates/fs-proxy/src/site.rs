@@ -61,12 +61,17 @@ pub(crate) struct ListenerSite {
     pub(crate) request_edits: Option<Edits>,
     pub(crate) response_edits: Option<Edits>,
     /// Its connections may leave user space.
-    pub(crate) splice: Option<Rc<fs_splice::Table>>,
+    splice: Option<Rc<fs_splice::Table>>,
     is_lean: bool,
     trusted_proxies: Vec<Network>,
 }
 
 impl ListenerSite {
+    /// Returns a relay to this client, which may leave user space.
+    pub(crate) fn candidate<'a>(&'a self, stats: &'a ListenerStats, client: SocketAddr) -> splice::Candidate<'a> {
+        splice::Candidate::new(self.splice.as_ref(), &self.name, stats, client)
+    }
+
     /// Returns true if this peer's headers about its client are trusted.
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|network| network.contains(peer))

@@ -2,6 +2,7 @@
 //!
 //! `fs_splice` does it; this is when.
 
+use crate::flows::{Entry, FlowEnds};
 use crate::stats::ListenerStats;
 use fs_splice::{Attempt, Flow, Splicer, Table, Watched};
 use fs_stacks::Stream;
@@ -40,8 +41,9 @@ pub(crate) fn table() -> Option<Rc<Table>> {
 /// A relay that may leave user space.
 pub(crate) struct Candidate<'a> {
     stage: Stage<'a>,
-    stats: Option<&'a ListenerStats>,
-    client: Option<SocketAddr>,
+    listener: &'a str,
+    stats: &'a ListenerStats,
+    client: SocketAddr,
     /// The next attempt is at this number of moves.
     next: u64,
     attempts: u32,
@@ -55,35 +57,53 @@ enum Stage<'a> {
     Watched(Watched),
 }
 
-/// Counts a spliced flow while it is open.
-pub(crate) struct Open<'a>(Option<&'a ListenerStats>);
+/// Counts and lists a spliced flow while it is open.
+pub(crate) struct Open<'a> {
+    stats: &'a ListenerStats,
+    entry: Entry,
+    /// What the program has moved: to the client, to the server.
+    moved: [u64; 2],
+}
+
+impl Open<'_> {
+    /// Records all bytes that were relayed, and those that the program has moved. Each: to the client,
+    /// to the server.
+    pub(crate) fn moved(&mut self, all: [u64; 2], moved: [u64; 2]) {
+        self.entry.moved(all);
+        for ((now, before), counter) in
+            moved.iter().zip(&self.moved).zip([&self.stats.spliced_out, &self.stats.spliced_in])
+        {
+            counter.add(now.saturating_sub(*before));
+        }
+        self.moved = moved;
+    }
+}
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if let Some(stats) = self.0 {
-            stats.spliced.sub(1);
-        }
+        self.stats.spliced.sub(1);
     }
 }
 
 impl<'a> Candidate<'a> {
-    pub(crate) fn new(table: Option<&'a Rc<Table>>, stats: &'a ListenerStats, client: SocketAddr) -> Self {
+    /// A connection, or tunnel, of a client of `listener`, which splices with a table only.
+    pub(crate) fn new(
+        table: Option<&'a Rc<Table>>,
+        listener: &'a str,
+        stats: &'a ListenerStats,
+        client: SocketAddr,
+    ) -> Self {
         let stage = table.map_or(Stage::Stays, Stage::Young);
-        Self { stage, stats: Some(stats), client: Some(client), next: 0, attempts: 0, busy: 0 }
-    }
-
-    /// A relay that stays in user space.
-    pub(crate) fn none() -> Self {
-        Self { stage: Stage::Stays, stats: None, client: None, next: 0, attempts: 0, busy: 0 }
+        Self { stage, listener, stats, client, next: 0, attempts: 0, busy: 0 }
     }
 
     /// Counts its flow as open.
-    pub(crate) fn open(&self) -> Open<'a> {
-        if let Some(stats) = self.stats {
-            stats.splices.add(1);
-            stats.spliced.add(1);
-        }
-        Open(self.stats)
+    pub(crate) fn open(&self, flow: &Flow) -> Open<'a> {
+        self.stats.splices.add(1);
+        self.stats.spliced.add(1);
+        let (proxy, server) = flow.server();
+        let (listener, client) = (self.listener.to_owned(), self.client);
+        Open { stats: self.stats, entry: Entry::new(FlowEnds { listener, client, proxy, server }), moved: [0; 2] }
     }
 
     /// Must be called after bytes have moved, when all that were read are written. Returns the flow
@@ -101,7 +121,11 @@ impl<'a> Candidate<'a> {
         self.attempts += 1;
         // Every read and every write is a move.
         self.next = moves + (moves / 8).max(2);
-        let (client, server) = (socket(client)?, socket(server)?);
+        let (Some(client), Some(server)) = (socket(client), socket(server)) else {
+            self.stage = Stage::Stays;
+            self.stays(&"the proxy encrypts or decrypts its bytes");
+            return None;
+        };
         let is_last = self.attempts >= ATTEMPTS;
         match std::mem::replace(&mut self.stage, Stage::Stays) {
             Stage::Stays => {}
@@ -133,12 +157,8 @@ impl<'a> Candidate<'a> {
     }
 
     fn stays(&self, why: &dyn std::fmt::Display) {
-        if let Some(stats) = self.stats {
-            stats.splices_refused.add(1);
-        }
-        if let Some(client) = self.client {
-            tracing::debug!("{client}: stays in user space: {why}");
-        }
+        self.stats.splices_refused.add(1);
+        tracing::debug!("{}: stays in user space: {why}", self.client);
     }
 }
 

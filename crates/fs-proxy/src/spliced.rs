@@ -2,6 +2,7 @@
 //! its end.
 
 use crate::relay::{self, Directions, End, Ends, Moved, Outcome, Shared, evicted, idle_for};
+use crate::splice::Open;
 use fs_splice::{Flow, State};
 use fs_stacks::Stream;
 use rustix::net::sockopt::set_socket_linger;
@@ -31,37 +32,38 @@ pub(crate) async fn relay(client: End, server: End, mut shared: Shared<'_>) -> (
         Outcome::Over(moved, result) => (moved, result),
         Outcome::Spliced(flow, ends, both) => {
             // Boxed, because most relays are not spliced.
-            Box::pin(Spliced { ends: Some(ends), flow, both, counted: Moved::default() }.run(&shared)).await
+            let (ends, open) = (Some(ends), shared.splice.open(&flow));
+            Box::pin(Spliced { ends, flow, both, counted: Moved::default(), open }.run(&shared)).await
         }
     }
 }
 
-struct Spliced {
+struct Spliced<'a> {
     /// The sockets, until nothing that they have sent must be repeated. Dropped before the flow, whose
     /// resets need the addresses.
     ends: Option<Ends>,
     flow: Box<Flow>,
     both: Directions,
     counted: Moved,
+    open: Open<'a>,
 }
 
 /// The peers know that the flow is over, and how.
 type Over = io::Result<()>;
 
-impl Spliced {
+impl Spliced<'_> {
     /// Waits until the flow is over, or ends it.
     async fn run(mut self, shared: &Shared<'_>) -> (Moved, io::Result<()>) {
-        let open = shared.splice.open();
         let result = match self.late(shared).await {
             Ok(Some(over)) => Ok(over),
             Ok(None) => self.watch(shared).await,
             Err(error) => Err(error),
         };
-        drop(open);
         let moved = self.counted;
         let result = match result {
             Ok(over) => {
-                let Self { ends, flow, .. } = self;
+                let Self { ends, flow, open, .. } = self;
+                drop(open);
                 // Closed first, so that packets for the sockets reach them.
                 flow.close();
                 if let Some(mut ends) = ends {
@@ -160,6 +162,9 @@ impl Spliced {
         let now = Moved { from_client: from_client + to_server, to_client: here + to_client };
         shared.bytes_in.add(now.from_client.saturating_sub(self.counted.from_client));
         shared.bytes_out.add(now.to_client.saturating_sub(self.counted.to_client));
+        if now != self.counted {
+            self.open.moved([now.to_client, now.from_client], [to_client, to_server]);
+        }
         self.counted = now;
     }
 

@@ -43,6 +43,10 @@ pub(crate) struct ListenerStats {
     pub(crate) splices: Counter,
     /// Spliced connections that are open now.
     pub(crate) spliced: Counter,
+    /// Bytes from clients that did not pass user space. They are also in `bytes_in`.
+    pub(crate) spliced_in: Counter,
+    /// Bytes to clients that did not pass user space. They are also in `bytes_out`.
+    pub(crate) spliced_out: Counter,
     /// Connections that stay in user space although the listener splices.
     pub(crate) splices_refused: Counter,
     /// Completed TLS handshakes.

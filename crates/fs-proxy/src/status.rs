@@ -2,7 +2,9 @@
 //! socket returns it as JSON, `fs-proxy top` and the status page as tables.
 
 use crate::config::Mode;
+use crate::flows::{self, FlowStatus};
 use crate::stats::{Answers, Stats};
+use crate::table::Table;
 use fs_stacks::counters::Counter;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -171,8 +173,8 @@ impl Status {
         [listeners, servers]
     }
 
-    /// Returns the status page.
-    pub(crate) fn page(&self) -> String {
+    /// Returns the status page, with these spliced flows.
+    pub(crate) fn page(&self, flows: &[FlowStatus]) -> String {
         let mut page = String::from(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>fs-proxy</title>\n\
              <meta http-equiv=\"refresh\" content=\"5\">\n<style>body{font:15px sans-serif;margin:2em}\
@@ -183,6 +185,7 @@ impl Status {
         for table in self.tables(None) {
             table.html(&mut page);
         }
+        flows::html(flows, &mut page);
         // Writing to a String cannot fail.
         let _ = writeln!(page, "<p>Process {}. <a href=\"/metrics\">Metrics</a></p>\n</body></html>", self.process);
         page
@@ -196,53 +199,6 @@ impl ServerStatus {
             (true, 0) => "drained",
             (true, _) => "up",
         }
-    }
-}
-
-/// Text in rows.
-pub(crate) struct Table {
-    heads: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    fn new(heads: impl Iterator<Item = String>) -> Self {
-        Self { heads: heads.collect(), rows: Vec::new() }
-    }
-
-    /// Appends the table for a terminal.
-    pub(crate) fn text(&self, out: &mut String) {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).chain(self.heads.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.heads.len()).map(width).collect();
-        for row in std::iter::once(&self.heads).chain(&self.rows) {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                // Names to the left, numbers to the right.
-                let _ = match column {
-                    0 | 1 => write!(line, "{cell:width$}  "),
-                    _ => write!(line, "{cell:>width$}  "),
-                };
-            }
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
-    }
-
-    fn html(&self, out: &mut String) {
-        out.push_str("<table>\n");
-        for (row, tag) in std::iter::once((&self.heads, "th")).chain(self.rows.iter().map(|row| (row, "td"))) {
-            let class = if row.iter().any(|cell| cell == "down") { " class=\"down\"" } else { "" };
-            let _ = write!(out, "<tr{class}>");
-            for cell in row {
-                let cell = cell.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-                let _ = write!(out, "<{tag}>{cell}</{tag}>");
-            }
-            out.push_str("</tr>\n");
-        }
-        out.push_str("</table>\n");
     }
 }
 
@@ -267,7 +223,7 @@ mod tests {
             core.0.servers[0][0].0.active.add(1);
         }
         let status = Status::of(&stats);
-        let page = status.page();
+        let page = status.page(&[]);
         assert!(page.contains("<td>a&lt;b</td>") && page.contains("<tr class=\"down\"><td>x</td><td>10.0.0.2:1</td>"));
         let mut text = String::new();
         status.tables(None)[1].text(&mut text);

@@ -5,7 +5,6 @@ use crate::refusal::Refusal;
 use crate::relay::{End, Shared};
 use crate::routes::{self, Routes};
 use crate::site::Site;
-use crate::splice::Candidate;
 use crate::spliced;
 use crate::upstream::{Pick, Upstream};
 use crate::{client_hello, proxy_protocol};
@@ -97,7 +96,7 @@ pub(crate) async fn serve(
         idle: site.config.timeouts.idle,
         bytes_in: &stats.bytes_in,
         bytes_out: &stats.bytes_out,
-        splice: Candidate::new(site.listeners[listener].splice.as_ref(), stats, peer),
+        splice: site.listeners[listener].candidate(stats, peer),
     };
     let read = first.len() as u64;
     if let Some(version) = upstream.send_proxy {

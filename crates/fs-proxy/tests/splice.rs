@@ -6,8 +6,8 @@ mod common;
 mod lab;
 
 use fs_stacks::sys::send_signal;
-use fs_stacks::testing::{Signal, eventually};
-use lab::{Lab, Proxy};
+use fs_stacks::testing::{Signal, eventually, output};
+use lab::{Lab, MODES, Mode, Proxy};
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -54,7 +54,18 @@ fn receive(from: &mut TcpStream, seed: u64, mut length: usize) -> std::io::Resul
 
 /// A server that gets a seed and two lengths, then as many bytes, and sends as many. The highest
 /// seed asks for the end.
-fn exchange_server(mut stream: TcpStream) -> std::io::Result<()> {
+fn exchange_server(stream: TcpStream) -> std::io::Result<()> {
+    exchange_server_of(Mode::Tcp)(stream)
+}
+
+fn exchange_server_of(mode: Mode) -> impl Fn(TcpStream) -> std::io::Result<()> + Clone + Send + 'static {
+    move |mut stream| {
+        mode.accept(&mut stream, &[])?;
+        exchange(stream)
+    }
+}
+
+fn exchange(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut head = [0; 24];
     while stream.read_exact(&mut head).is_ok() {
@@ -101,10 +112,17 @@ fn many_turns(mut stream: TcpStream, seed: u64, rounds: usize) {
 
 /// Many flows at once.
 fn many_flows(lab: &Lab, proxy: &Proxy, flows: u64, rounds: usize) {
+    many_flows_of(lab, Mode::Tcp, proxy, flows, rounds);
+}
+
+fn many_flows_of(lab: &Lab, mode: Mode, proxy: &Proxy, flows: u64, rounds: usize) {
     let clients: Vec<_> = (1..=flows)
         .map(|seed| {
-            let stream = lab.connect(proxy.addr());
-            std::thread::spawn(move || many_turns(stream, seed, rounds))
+            let mut stream = lab.connect(proxy.addr());
+            std::thread::spawn(move || {
+                mode.begin(&mut stream, &[]).unwrap();
+                many_turns(stream, seed, rounds);
+            })
         })
         .collect();
     clients.into_iter().for_each(|client| client.join().unwrap());
@@ -112,18 +130,20 @@ fn many_flows(lab: &Lab, proxy: &Proxy, flows: u64, rounds: usize) {
 
 /// Returns a client's and a server's end of a spliced flow, of a server that passes its connections
 /// to the test after some turns.
-fn spliced(lab: &Lab, top: &str) -> (Proxy, TcpStream, TcpStream) {
+fn spliced(lab: &Lab, mode: Mode, top: &str) -> (Proxy, TcpStream, TcpStream) {
     let (sender, receiver) = channel();
     let server = lab.serve(false, move |mut stream| {
         stream.set_read_timeout(Some(fs_stacks::testing::PATIENCE))?;
+        mode.accept(&mut stream, &[])?;
         for _ in 0..TURNS {
             stream.read_exact(&mut [0; 10])?;
             stream.write_all(&[2; 20])?;
         }
         sender.send(stream).map_err(std::io::Error::other)
     });
-    let proxy = lab.proxy(server, top, "");
+    let proxy = lab.proxy_of(mode, server, top, "");
     let mut client = lab.connect(proxy.addr());
+    mode.begin(&mut client, &[]).unwrap();
     for _ in 0..TURNS {
         client.write_all(&[1; 10]).unwrap();
         client.read_exact(&mut [0; 20]).unwrap();
@@ -139,10 +159,10 @@ fn is_reset(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn bodies_are_whole_while_flows_leave() {
-    for v6 in [false, true] {
+    for (mode, v6) in [(Mode::Tcp, false), (Mode::Tcp, true), (Mode::Tunnel, false), (Mode::Tunnel, true)] {
         let Some(lab) = Lab::up() else { return };
-        let proxy = lab.proxy(lab.serve(v6, exchange_server), "", "");
-        many_flows(&lab, &proxy, 16, 40);
+        let proxy = lab.proxy_of(mode, lab.serve(v6, exchange_server_of(mode)), "", "");
+        many_flows_of(&lab, mode, &proxy, 16, 40);
         assert_eq!(lab.metric(&proxy, "connections_spliced_total"), 16);
         eventually("all are closed", || lab.metric(&proxy, "connections_open") == 0);
         assert_eq!(lab.metric(&proxy, "connections_spliced_open"), 0);
@@ -214,35 +234,111 @@ fn what_does_not_fit_stays_in_user_space() {
 
 #[test]
 fn half_closes_pass_and_the_log_has_each_byte() {
-    let Some(lab) = Lab::up() else { return };
-    let log = common::temp_path("splice-log");
-    let (proxy, mut client, mut server) = spliced(&lab, &format!("access_log = {log:?}"));
-    client.write_all(&[3; 100_000]).unwrap();
-    client.shutdown(Shutdown::Write).unwrap();
-    let mut all = Vec::new();
-    server.read_to_end(&mut all).unwrap();
-    assert_eq!(all, [3; 100_000]);
-    // One direction is closed, the other one moves.
-    server.write_all(&[4; 200_000]).unwrap();
-    drop(server);
-    all.clear();
-    client.read_to_end(&mut all).unwrap();
-    assert_eq!(all, [4; 200_000]);
-    eventually("it is closed", || lab.metric(&proxy, "connections_open") == 0);
-    let line = format!("in={} out={} ", TURNS * 10 + 100_000, TURNS * 20 + 200_000);
-    eventually("the line is in the log", || !std::fs::read_to_string(&log).unwrap().is_empty());
-    let text = std::fs::read_to_string(&log).unwrap();
-    assert!(text.contains(&line) && text.ends_with("\"ok\"\n"), "{text}");
-    assert_eq!(lab.metric(&proxy, "bytes_in_total"), TURNS as u64 * 10 + 100_000);
-    assert_eq!(lab.metric(&proxy, "bytes_out_total"), TURNS as u64 * 20 + 200_000);
-    std::fs::remove_file(&log).unwrap();
+    for mode in MODES {
+        let Some(lab) = Lab::up() else { return };
+        let log = common::temp_path("splice-log");
+        let (proxy, mut client, mut server) = spliced(&lab, mode, &format!("access_log = {log:?}"));
+        client.write_all(&[3; 100_000]).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut all = Vec::new();
+        server.read_to_end(&mut all).unwrap();
+        assert_eq!(all, [3; 100_000]);
+        // One direction is closed, the other one moves.
+        server.write_all(&[4; 200_000]).unwrap();
+        drop(server);
+        all.clear();
+        client.read_to_end(&mut all).unwrap();
+        assert_eq!(all, [4; 200_000]);
+        eventually("it is closed", || lab.metric(&proxy, "connections_open") == 0);
+        let line = format!("in={} out={} ", TURNS * 10 + 100_000, TURNS * 20 + 200_000);
+        eventually("the line is in the log", || !std::fs::read_to_string(&log).unwrap().is_empty());
+        let text = std::fs::read_to_string(&log).unwrap();
+        let end = if mode == Mode::Tcp { "\"ok\"\n" } else { "\"GET /t\"\n" };
+        assert!(text.contains(&line) && text.ends_with(end), "{text}");
+        assert_eq!(lab.metric(&proxy, "bytes_in_total"), TURNS as u64 * 10 + 100_000);
+        assert_eq!(lab.metric(&proxy, "bytes_out_total"), TURNS as u64 * 20 + 200_000);
+        std::fs::remove_file(&log).unwrap();
+    }
+}
+
+/// The first bytes of a tunnel come right behind the heads, so other parts of the proxy have read them.
+#[test]
+fn tunnels_begin_with_the_bytes_behind_the_heads() {
+    for (up, down) in [(1, 1), (60_000, 60_000), (300_000, 10)] {
+        let Some(lab) = Lab::up() else { return };
+        let log = common::temp_path("splice-log");
+        let server = lab.serve(false, move |mut stream| {
+            let mut first = vec![0; up];
+            Mode::Tunnel.accept(&mut stream, &self::stream(1)(down))?;
+            stream.read_exact(&mut first)?;
+            assert!(first == self::stream(2)(up));
+            exchange(stream)
+        });
+        let proxy = lab.proxy_of(Mode::Tunnel, server, &format!("access_log = {log:?}"), "");
+        let mut client = lab.connect(proxy.addr());
+        Mode::Tunnel.begin(&mut client, &stream(2)(up)).unwrap();
+        let mut first = vec![0; down];
+        client.read_exact(&mut first).unwrap();
+        assert!(first == stream(1)(down));
+        turns(&mut client, TURNS);
+        eventually("it is spliced", || lab.metric(&proxy, "connections_spliced_open") == 1);
+        turn(&mut client, 7, 300_000, 300_000);
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        let (up, down) = (up + (TURNS + 1) * 24 + TURNS * 10 + 300_000, down + TURNS * 20 + 300_000);
+        let line = format!("in={up} out={down} ");
+        eventually("the line is in the log", || std::fs::read_to_string(&log).unwrap().contains(&line));
+        assert_eq!(lab.metric(&proxy, "bytes_in_total"), up as u64);
+        assert_eq!(lab.metric(&proxy, "bytes_out_total"), down as u64);
+        std::fs::remove_file(&log).unwrap();
+    }
+}
+
+#[test]
+fn flows_are_listed_with_their_bytes() {
+    for mode in MODES {
+        let Some(lab) = Lab::up() else { return };
+        let admin = common::temp_path("splice-admin");
+        let (proxy, mut client, mut server) = spliced(&lab, mode, &format!("admin = {admin:?}"));
+        client.write_all(&[3; 100_000]).unwrap();
+        server.read_exact(&mut [0; 100_000]).unwrap();
+        let flows = |options: &[&str]| {
+            let command = ["admin", "--socket", admin.to_str().unwrap(), "flows"];
+            let output = output(common::EXE, &[&command, options].concat());
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let (up, down) = (TURNS * 10 + 100_000, TURNS * 20);
+        let bytes = format!("\"bytes_in\":{up},\"bytes_out\":{down}}}]\n");
+        eventually("the bytes are counted", || flows(&["--json"]).ends_with(&bytes));
+        let text = flows(&["--json"]);
+        let [client_addr, server_addr] = [&client, &server].map(|end| end.local_addr().unwrap());
+        let proxy_addr = server.peer_addr().unwrap();
+        let ends = format!("\"client\":\"{client_addr}\",\"proxy\":\"{proxy_addr}\",\"server\":\"{server_addr}\"");
+        assert!(text.contains(&ends), "{text}");
+        let table = flows(&[]);
+        let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!((row[1], row[3], row[6]), (&*client_addr.to_string(), &*server_addr.to_string(), &*up.to_string()));
+        eventually("it is idle", || {
+            let table = flows(&[]);
+            let row = table.lines().nth(1).unwrap().split_whitespace();
+            row.map(str::to_owned).nth(5).unwrap().parse::<f64>().unwrap() > 0.5
+        });
+        assert!(lab.page(&proxy, "/").contains(&format!("<td>{client_addr}</td><td>{proxy_addr}</td>")));
+        // The first turns were relayed by the proxy.
+        let spliced = lab.metric(&proxy, "spliced_bytes_in_total");
+        assert!((100_000..up as u64).contains(&spliced), "{spliced}");
+        drop((client, server));
+        eventually("it is over", || flows(&["--json"]) == "[]\n");
+        assert!(!lab.page(&proxy, "/").contains(&client_addr.to_string()));
+        std::fs::remove_file(&admin).unwrap();
+    }
 }
 
 #[test]
 fn resets_pass_in_both_directions() {
-    for from_server in [false, true] {
+    for (mode, from_server) in [(Mode::Tcp, false), (Mode::Tcp, true), (Mode::Tunnel, false), (Mode::Tunnel, true)] {
         let Some(lab) = Lab::up() else { return };
-        let (proxy, client, server) = spliced(&lab, "");
+        let (proxy, client, server) = spliced(&lab, mode, "");
         let (from, mut to) = if from_server { (server, client) } else { (client, server) };
         // Unread bytes turn the close into a reset.
         to.write_all(&[1; 10]).unwrap();
@@ -256,70 +352,78 @@ fn resets_pass_in_both_directions() {
 
 #[test]
 fn idle_flows_are_reset_at_both_ends() {
-    let Some(lab) = Lab::up() else { return };
-    let (proxy, mut client, mut server) = spliced(&lab, "timeouts = { idle = \"2s\" }");
-    assert!(is_reset(&mut client) && is_reset(&mut server));
-    eventually("it is closed", || lab.metric(&proxy, "connections_open") == 0);
-    assert_eq!(lab.metric(&proxy, "connections_failed_total"), 1);
+    for mode in MODES {
+        let Some(lab) = Lab::up() else { return };
+        let (proxy, mut client, mut server) = spliced(&lab, mode, "timeouts = { idle = \"2s\" }");
+        assert!(is_reset(&mut client) && is_reset(&mut server));
+        eventually("it is closed", || lab.metric(&proxy, "connections_open") == 0);
+        assert_eq!(lab.metric(&proxy, "connections_failed_total"), 1);
+    }
 }
 
 #[test]
 fn stop_waits_for_flows_and_resets_the_rest() {
-    let Some(lab) = Lab::up() else { return };
-    let (mut proxy, mut client, mut server) = spliced(&lab, "timeouts = { drain = \"60s\" }");
-    proxy.program.terminate();
-    let addr = proxy.addr();
-    eventually("new ones are refused", || lab.within("client", move || TcpStream::connect(addr)).is_err());
-    client.write_all(&[5; 10]).unwrap();
-    server.read_exact(&mut [0; 10]).unwrap();
-    drop(server);
-    assert_eq!(client.read(&mut [0]).unwrap(), 0);
-    drop(client);
-    assert!(proxy.program.wait().success());
+    for mode in MODES {
+        let Some(lab) = Lab::up() else { return };
+        let (mut proxy, mut client, mut server) = spliced(&lab, mode, "timeouts = { drain = \"60s\" }");
+        proxy.program.terminate();
+        let addr = proxy.addr();
+        eventually("new ones are refused", || lab.within("client", move || TcpStream::connect(addr)).is_err());
+        client.write_all(&[5; 10]).unwrap();
+        server.read_exact(&mut [0; 10]).unwrap();
+        drop(server);
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        drop(client);
+        assert!(proxy.program.wait().success());
 
-    let (mut proxy, mut client, mut server) = spliced(&lab, "timeouts = { drain = \"1s\" }");
-    proxy.program.terminate();
-    assert!(is_reset(&mut client) && is_reset(&mut server));
-    assert!(proxy.program.wait().success());
+        let (mut proxy, mut client, mut server) = spliced(&lab, mode, "timeouts = { drain = \"1s\" }");
+        proxy.program.terminate();
+        assert!(is_reset(&mut client) && is_reset(&mut server));
+        assert!(proxy.program.wait().success());
+    }
 }
 
 #[test]
 fn flows_go_on_through_a_reload_and_a_successor() {
-    let Some(lab) = Lab::up() else { return };
-    let (proxy, mut client, mut server) = spliced(&lab, "");
-    proxy.program.signal(Signal::HangUp);
-    proxy.program.says("is in use");
-    client.write_all(&[5; 10]).unwrap();
-    server.read_exact(&mut [0; 10]).unwrap();
-    proxy.program.signal(Signal::User2);
-    proxy.program.says("serves; this one ends");
-    let log = proxy.program.log();
-    let (before, _) = log.split_once(" serves; this one ends").unwrap();
-    let successor = before.rsplit(' ').next().unwrap().parse().unwrap();
-    server.write_all(&[6; 10]).unwrap();
-    client.read_exact(&mut [0; 10]).unwrap();
-    drop((client, server));
-    let mut proxy = proxy;
-    assert!(proxy.program.wait().success());
-    send_signal(successor, Signal::Terminate).unwrap();
-    let addr = proxy.addr();
-    eventually("it has ended", || lab.within("client", move || TcpStream::connect(addr)).is_err());
+    for mode in MODES {
+        let Some(lab) = Lab::up() else { return };
+        let (proxy, mut client, mut server) = spliced(&lab, mode, "");
+        proxy.program.signal(Signal::HangUp);
+        proxy.program.says("is in use");
+        client.write_all(&[5; 10]).unwrap();
+        server.read_exact(&mut [0; 10]).unwrap();
+        proxy.program.signal(Signal::User2);
+        proxy.program.says("serves; this one ends");
+        let log = proxy.program.log();
+        let (before, _) = log.split_once(" serves; this one ends").unwrap();
+        let successor = before.rsplit(' ').next().unwrap().parse().unwrap();
+        server.write_all(&[6; 10]).unwrap();
+        client.read_exact(&mut [0; 10]).unwrap();
+        drop((client, server));
+        let mut proxy = proxy;
+        assert!(proxy.program.wait().success());
+        send_signal(successor, Signal::Terminate).unwrap();
+        let addr = proxy.addr();
+        eventually("it has ended", || lab.within("client", move || TcpStream::connect(addr)).is_err());
+    }
 }
 
 #[test]
 fn flows_end_with_a_process_that_is_killed() {
-    let Some(lab) = Lab::up() else { return };
-    let (proxy, mut client, mut server) = spliced(&lab, "");
-    drop(proxy);
-    // The kernel detaches the program a moment later. Then the next packet meets no connection.
-    for end in [&mut client, &mut server] {
-        end.set_nonblocking(true).unwrap();
-        eventually("it is reset", || {
-            let (sent, read) = (end.write(&[1]), end.read(&mut [0; 100]));
-            [sent, read]
-                .iter()
-                .any(|result| result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset))
-        });
+    for mode in MODES {
+        let Some(lab) = Lab::up() else { return };
+        let (proxy, mut client, mut server) = spliced(&lab, mode, "");
+        drop(proxy);
+        // The kernel detaches the program a moment later. Then the next packet meets no connection.
+        for end in [&mut client, &mut server] {
+            end.set_nonblocking(true).unwrap();
+            eventually("it is reset", || {
+                let (sent, read) = (end.write(&[1]), end.read(&mut [0; 100]));
+                [sent, read]
+                    .iter()
+                    .any(|result| result.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset))
+            });
+        }
     }
 }
 
@@ -405,13 +509,16 @@ fn conntrack_keeps_no_entry() {
 
 #[test]
 fn limits_of_clients_count_spliced_flows() {
-    let Some(lab) = Lab::up() else { return };
-    let (proxy, client, server) = spliced(&lab, "limits = { client_connections = 1 }");
-    let addr = proxy.addr();
-    assert!(is_reset(&mut lab.connect(addr)));
-    drop((client, server));
-    eventually("the place is free", || {
-        let mut next = lab.connect(addr);
-        next.write_all(&[1; 10]).is_ok() && next.read_exact(&mut [0; 20]).is_ok()
-    });
+    for mode in MODES {
+        let Some(lab) = Lab::up() else { return };
+        let (proxy, client, server) = spliced(&lab, mode, "limits = { client_connections = 1 }");
+        let addr = proxy.addr();
+        assert!(is_reset(&mut lab.connect(addr)));
+        drop((client, server));
+        eventually("the place is free", || {
+            let mut next = lab.connect(addr);
+            let begun = mode.begin(&mut next, &[]).is_ok();
+            begun && next.write_all(&[1; 10]).is_ok() && next.read_exact(&mut [0; 20]).is_ok()
+        });
+    }
 }

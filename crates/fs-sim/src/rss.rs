@@ -12,8 +12,9 @@ pub enum Rss {
     Flow,
     /// By a hash of the flow whose key changes from time to time (a new indirection table).
     Changing,
-    /// At random, packet by packet. SYNs by flow, though: two copies at the same moment on two
-    /// cores would be two handshakes with one ISN, which no device causes.
+    /// At random, packet by packet. SYNs by a hash of the flow whose key changes from time to time,
+    /// though: two copies at the same moment on two cores would be two handshakes with one ISN,
+    /// which no device causes.
     Random,
     /// All packets on queue 0.
     One,
@@ -24,7 +25,7 @@ impl Rss {
     pub fn queue(self, packet: &[u8], framing: Framing, queues: usize, epoch: u64, rng: &mut Rng) -> usize {
         let hash = match self {
             Rss::One => 0,
-            Rss::Random if is_syn(packet, framing) => flow_hash(packet, framing, 0),
+            Rss::Random if is_syn(packet, framing) => flow_hash(packet, framing, epoch),
             Rss::Random => rng.next(),
             Rss::Flow => flow_hash(packet, framing, 0),
             Rss::Changing => flow_hash(packet, framing, epoch),

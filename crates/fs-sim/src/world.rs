@@ -234,7 +234,7 @@ impl World {
             for core in 0..world.hosts[host].shards.len() {
                 world.turn_by(host, core, Instant::ZERO);
             }
-            if world.hosts[host].config.rss == Rss::Changing {
+            if matches!(world.hosts[host].config.rss, Rss::Changing | Rss::Random) {
                 world.schedule(Duration::from_millis(50), Action::NewRss { host });
             }
         }

@@ -1,8 +1,8 @@
 //! A host with several cores and separate queues: which core receives which packet, and how.
 
 use fs_core::{
-    Connect, CoreId, DropReason, Error, FlowKey, FramePool, Framing, Instant, Listen, Outbound, RxChecksum, RxFrame,
-    TcpId, TcpOptions, TcpState, TxFrame, UdpId,
+    Connect, CoreId, DropReason, Error, FlowKey, FramePool, Framing, Instant, Listen, ListenerId, Outbound, RxChecksum,
+    RxFrame, TcpId, TcpOptions, TcpState, TxFrame, UdpId,
 };
 use fs_sim::host::{Host, HostConfig, IFACE, ipv4};
 use fs_sim::icmp;
@@ -313,4 +313,81 @@ fn datagram_reaches_socket_from_any_queue() {
     let before = sum!(pair.client, packets_forwarded);
     send(&mut pair, 2, at(0, 5353));
     assert_eq!(sum!(pair.client, packets_forwarded), before);
+}
+
+/// Two cores of one host that listen, and a peer that connects to them from one port.
+struct Reused {
+    pair: Pair,
+    listeners: [ListenerId; 2],
+}
+
+impl Reused {
+    /// A connection that the core `core` accepts is closed by it first, so that its record in
+    /// TIME-WAIT stays there.
+    fn after_close_on(core: usize) -> Self {
+        let mut pair = Pair::new(2);
+        let listen =
+            Listen { at: at(0, 80), backlog: 10, v6_only: false, fast_open: 0, options: TcpOptions::default() };
+        let listeners = [0, 1].map(|core| pair.client.host.shards[core].stack.tcp_listen(listen).unwrap());
+        let mut reused = Self { pair, listeners };
+        let first = reused.connect(core, core);
+        let accepted = reused.accept(core).expect("a connection");
+        reused.pair.client.host.shards[core].stack.tcp_close(accepted);
+        reused.pair.run(|_| core);
+        reused.pair.server.host.shards[0].stack.tcp_close(first);
+        reused.pair.run(|_| core);
+        // The peer's clock of timestamps ticks once a millisecond.
+        for side in [&mut reused.pair.client, &mut reused.pair.server] {
+            side.now = side.now + fs_core::Duration::from_millis(10);
+        }
+        reused
+    }
+
+    /// Connects from the same port as ever. The SYN arrives at the core `syn`, the rest at `rest`.
+    fn connect(&mut self, syn: usize, rest: usize) -> TcpId {
+        let connect = Connect { remote: at(0, 80), local: Some(at(1, 5000)), options: TcpOptions::default() };
+        let id = self.pair.server.host.shards[0].stack.tcp_connect(connect).unwrap();
+        self.pair.run(|packet| if packet[33] == 2 { syn } else { rest });
+        id
+    }
+
+    fn accept(&mut self, core: usize) -> Option<TcpId> {
+        let listener = self.listeners[core];
+        self.pair.client.host.shards[core].stack.tcp_accept(listener).ok().map(|(id, _)| id)
+    }
+
+    /// Sends from the peer by the queue `queue`. Returns what the connection of `core` receives.
+    fn passes(&mut self, from: TcpId, queue: usize, core: usize, to: TcpId) -> Vec<u8> {
+        self.pair.server.host.shards[0].stack.tcp_send(from, b"hello").unwrap();
+        self.pair.run(|_| queue);
+        let mut received = vec![0; 10];
+        let n = self.pair.client.host.shards[core].stack.tcp_recv(to, &mut received).unwrap_or(0);
+        received.truncate(n);
+        received
+    }
+}
+
+#[test]
+fn time_wait_on_another_core_takes_nothing_from_a_newer_connection() {
+    // A veth device chooses the queue by the sender's CPU.
+    let mut reused = Reused::after_close_on(0);
+    let peer = reused.connect(1, 0);
+    let accepted = reused.accept(1).expect("a connection");
+    assert_eq!(reused.passes(peer, 0, 1, accepted), b"hello");
+    let resets = sum!(reused.pair.client, resets_sent);
+    assert_eq!(resets, 0);
+}
+
+#[test]
+fn connection_that_moves_replaces_older_time_wait() {
+    let mut reused = Reused::after_close_on(1);
+    let peer = reused.connect(0, 0);
+    let listener = reused.listeners[0];
+    reused.pair.client.host.shards[0].stack.tcp_close_listener(listener);
+    reused.pair.run(|_| 0);
+    let accepted = reused.accept(1).expect("the connection that moved");
+    assert_eq!(reused.passes(peer, 0, 1, accepted), b"hello");
+    assert_eq!(reused.passes(peer, 1, 1, accepted), b"hello");
+    let resets = sum!(reused.pair.client, resets_sent);
+    assert_eq!(resets, 0);
 }

@@ -6,6 +6,7 @@ use crate::holder::{hold, reset};
 use crate::program::Table;
 use crate::sys::{Queue, Repair, queue_end, repair};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
@@ -74,6 +75,13 @@ pub struct Flow {
 impl Flow {
     pub(crate) fn new(table: Rc<Table>, id: u64, sides: [Side; 2]) -> Self {
         Self { table, id, sides, holder: None, is_over: false }
+    }
+
+    /// Returns the two addresses of the server's connection: the proxy's own, and the server's.
+    #[must_use]
+    pub fn server(&self) -> (SocketAddr, SocketAddr) {
+        let Ends { local, peer } = self.sides[1].ends;
+        (local, peer)
     }
 
     /// Tells it what the proxy has sent until now, after the last bytes were read from the sockets;

@@ -316,13 +316,16 @@ where
             };
             let parts = connection.into_parts();
             let watched = parts.io.into_inner();
+            let unread = match watched.prefix.is_empty() {
+                true => parts.read_buf,
+                false => [parts.read_buf, watched.prefix].concat().into(),
+            };
             match driven {
                 Driven::Done if self.activity.upgraded.get() => {
-                    let upgraded = Served::Upgraded(watched.stream, parts.read_buf);
-                    return Poll::Ready(Ok(Active::Done(upgraded)));
+                    return Poll::Ready(Ok(Active::Done(Served::Upgraded(watched.stream, unread))));
                 }
                 Driven::Done => self.closing = Some(watched.stream),
-                _ if parts.read_buf.is_empty() && watched.prefix.is_empty() => {
+                _ if unread.is_empty() => {
                     let has_read = self.activity.read.get() > 0;
                     return Poll::Ready(Ok(Active::Idle { stream: watched.stream, has_read }));
                 }
@@ -330,10 +333,6 @@ where
                     // Half a request has arrived. Continue, and leave the connection to hyper from
                     // now on.
                     self.activity.keep.set(true);
-                    let unread = match watched.prefix.is_empty() {
-                        true => parts.read_buf,
-                        false => [parts.read_buf, watched.prefix].concat().into(),
-                    };
                     self.connect(watched.stream, unread);
                 }
             }

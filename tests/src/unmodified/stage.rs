@@ -114,6 +114,12 @@ impl<'a> Stage<'a> {
         Stage { daemon: self.daemon.map(Daemon::yielding), ..self }
     }
 
+    /// Like [`Daemon::eager`].
+    #[must_use]
+    pub fn eager(self) -> Stage<'a> {
+        Stage { daemon: self.daemon.map(Daemon::eager), ..self }
+    }
+
     /// The folder of files that servers offer.
     pub fn files(&self) -> &PathBuf {
         &self.files

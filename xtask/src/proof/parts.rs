@@ -154,7 +154,7 @@ fn sanitize(run: &mut Run) -> Outcome {
     command.arg(target().join("proof/sanitize"));
     command
         .args(packages(&WATCHED))
-        .args(["--", "--test-threads=1"])
+        .args(["--", "--test-threads=1", "--show-output"])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes")
         .env("ASAN_OPTIONS", "detect_leaks=1");
@@ -173,11 +173,17 @@ fn long(run: &mut Run) -> Outcome {
     nextest::tests(run, "long", &arguments, 4 * HOUR)
 }
 
+/// Selects the packages of the build, for a test of one of them: a selection of fewer has other
+/// features, and cargo would build most packages again.
+fn all_packages() -> Vec<&'static str> {
+    if is_debug_build() { nextest::workspace() } else { vec!["--workspace"] }
+}
+
 fn frameworks(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("frameworks: build", false);
     }
-    let arguments = [&["-p", "fs-tests", "--test", "frameworks", "--run-ignored", "all"], profile()].concat();
+    let arguments = [&all_packages()[..], &["--test", "frameworks", "--run-ignored", "all"], profile()].concat();
     let mut outcome = nextest::tests(run, "default", &arguments, HOUR);
     let sends = [&["-p", "fs-frameworks", "--test", "send"], profile()].concat();
     outcome.add(nextest::tests(run, "default", &sends, HOUR));
@@ -188,11 +194,11 @@ fn unmodified(run: &mut Run) -> Outcome {
     if !release(run) {
         return Outcome::one("unmodified: build", false);
     }
-    let arguments = [&["-p", "fs-tests", "--test", "unmodified", "--run-ignored", "all"], profile()].concat();
+    let arguments = [&all_packages()[..], &["--test", "unmodified", "--run-ignored", "all"], profile()].concat();
     let outcome = nextest::tests(run, "default", &arguments, 2 * HOUR);
     // The page has figures of the release build.
     if outcome.failed.is_empty() && !is_debug_build() {
-        run.succeeds(&mut cargo(&["run", "--release", "-p", "fs-tests", "--bin", "compatibility"]), 10 * MINUTE);
+        run.succeeds(&mut Command::new(crate::tools::release("compatibility")), MINUTE);
     }
     outcome
 }

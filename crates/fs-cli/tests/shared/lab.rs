@@ -4,6 +4,8 @@
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests of fs-xdp, which use the rest")]
 #[path = "../../../fs-xdp/tests/support/netns_unsafe.rs"]
 mod netns_unsafe;
+#[path = "../../../fs-xdp/tests/support/tcx_unsafe.rs"]
+mod tcx_unsafe;
 
 pub(crate) use netns_unsafe::NetNs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,6 +13,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use tcx_unsafe::skipped_without_tcx;
 
 /// The host's first device. The names of others have higher numbers.
 pub(crate) const DEVICE: &str = "fsd0";
@@ -125,7 +128,7 @@ impl Drop for Running {
 }
 
 impl Lab {
-    /// Creates a lab with one device with one queue. Returns `None` without root.
+    /// Creates a lab with one device with one queue. Returns `None` without root or tcx.
     pub(crate) fn up(test: &str) -> Option<Self> {
         Self::with(test, 1, 1)
     }
@@ -133,6 +136,9 @@ impl Lab {
     pub(crate) fn with(test: &str, devices: u16, queues: u32) -> Option<Self> {
         if !netns_unsafe::is_root() {
             println!("skipped: {test} (needs root)");
+            return None;
+        }
+        if skipped_without_tcx(test) {
             return None;
         }
         let directory = std::env::temp_dir().join(format!("fs-shared-{test}-{}", std::process::id()));

@@ -46,8 +46,8 @@ impl Config {
                     return Err((at, format!("no upstream is named `{}`", name.get_ref())));
                 };
                 check_use(&self.upstreams[upstream], listener)?;
-                check_splice(&self.upstreams[upstream], listener)?;
             }
+            self.check_splice(listener)?;
             if self.is_loop(listener) {
                 let message = "its upstream leads back to this listener: a request would go round for ever";
                 return Err((Some(at), message.into()));
@@ -90,6 +90,34 @@ impl Config {
             }
         }
         doubts
+    }
+
+    /// Checks that packets of a listener's connections may go from one to the other.
+    fn check_splice(&self, listener: &ListenerConfig) -> Result<(), Finding> {
+        let Some(splice) = listener.splice.as_ref().filter(|_| listener.splices()) else { return Ok(()) };
+        let at = Some(splice.span().start);
+        if listener.tls.is_some() {
+            let message = "`splice` is not possible with `tls`: the proxy decrypts each byte; remove one of the two, or \
+                           route by `hosts` without `tls`, so that the server ends TLS";
+            return Err((at, message.into()));
+        }
+        let mut upstreams = self.upstreams_of(listener).map(|number| &self.upstreams[number]);
+        match listener.mode {
+            Mode::Tcp => {
+                let Some(upstream) = upstreams.find(|upstream| upstream.tls.is_some()) else { return Ok(()) };
+                let name = upstream.name.get_ref();
+                let message =
+                    format!("`splice` is not possible with upstream `{name}`, which has `tls`: remove one of the two");
+                Err((at, message))
+            }
+            // Only tunnels leave user space, and other upstreams may have none.
+            Mode::Http if upstreams.any(|upstream| upstream.tls.is_none() && !upstream.http2) => Ok(()),
+            Mode::Http => {
+                let message =
+                    "`splice` has no effect: the listener has no upstream without `tls` and `http2`; remove it";
+                Err((at, message.into()))
+            }
+        }
     }
 
     /// Returns true if a request could come back to its listener.
@@ -172,28 +200,6 @@ fn check_use(upstream: &UpstreamConfig, listener: &ListenerConfig) -> Result<(),
              servers get X-Forwarded-For instead"
         );
         return Err((Some(version.span().start), message));
-    }
-    Ok(())
-}
-
-/// Checks that packets of a listener's connections may go from one to the other.
-fn check_splice(upstream: &UpstreamConfig, listener: &ListenerConfig) -> Result<(), Finding> {
-    let Some(splice) = listener.splice.as_ref().filter(|_| listener.splices()) else { return Ok(()) };
-    let at = Some(splice.span().start);
-    if listener.mode == Mode::Http {
-        let message = "`splice` needs mode = \"tcp\": with mode = \"http\" the proxy reads each request; remove it";
-        return Err((at, message.into()));
-    }
-    if listener.tls.is_some() {
-        let message = "`splice` is not possible with `tls`: the proxy decrypts each byte; remove one of the two, or \
-                       route by `hosts` without `tls`, so that the server ends TLS";
-        return Err((at, message.into()));
-    }
-    if upstream.tls.is_some() {
-        let name = upstream.name.get_ref();
-        let message =
-            format!("`splice` is not possible with upstream `{name}`, which has `tls`: remove one of the two");
-        return Err((at, message));
     }
     Ok(())
 }

@@ -264,12 +264,20 @@ fn splice_is_refused_where_the_proxy_needs_the_bytes() {
     };
     let config = load(&text("tcp", "accept_proxy = true", "send_proxy = 'v2'")).unwrap();
     assert!(config.listeners[0].splices());
+    // Tunnels to another upstream can leave.
+    let route = "route = [{ paths = ['/w'], upstream = 'w' }]";
+    let other = "[[upstream]]\nname = 'w'\nservers = ['10.0.0.2:80']";
+    for (listener, upstream) in [("", ""), (route, &*format!("tls = {{}}\n{other}"))] {
+        assert!(load(&text("http", listener, upstream)).unwrap().listeners[0].splices());
+    }
     let file = Path::new("x.toml");
     config.check_stack(file, StackKind::Kernel).unwrap();
     let error = config.check_stack(file, StackKind::Fastsock).unwrap_err().to_string();
     assert!(error.starts_with("x.toml, line 5: `splice` needs --stack kernel"), "{error}");
     for (mode, listener, upstream, word) in [
-        ("http", "", "", "mode = \"tcp\""),
+        ("http", "tls = { certificate = 'a', key = 'b' }", "", "`tls`"),
+        ("http", "", "tls = {}", "no upstream without `tls`"),
+        ("http", "", "http2 = true", "no upstream without `tls` and `http2`"),
         ("tcp", "tls = { certificate = 'a', key = 'b' }", "", "`tls`"),
         ("tcp", "", "tls = {}", "upstream `u`"),
     ] {

@@ -2,7 +2,6 @@
 
 use super::client::Client;
 use crate::relay::{End, Moved, Shared};
-use crate::splice::Candidate;
 use crate::spliced;
 use bytes::Bytes;
 use fs_stacks::Stream;
@@ -29,7 +28,7 @@ pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
         idle: site.config.timeouts.idle,
         bytes_in: &stats.bytes_in,
         bytes_out: &stats.bytes_out,
-        splice: Candidate::none(),
+        splice: site.listeners[client.listener].candidate(stats, client.peer),
     };
     // Bytes of the tunnel that hyper had read already.
     let (first_in, first_out) = (early.len() as u64, parts.read_buf.len() as u64);

@@ -5,6 +5,9 @@
 //! ```
 //! In IPv6 the addresses are fd93:1::2 and so on.
 
+#[path = "../../../fs-xdp/tests/support/tcx_unsafe.rs"]
+mod tcx_unsafe;
+
 use crate::common::{run, write_config};
 use fs_stacks::testing::{PATIENCE, Program};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -15,18 +18,71 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use tcx_unsafe::skipped_without_tcx;
 
 const ROLES: [&str; 4] = ["client", "host", "router", "server"];
+
+/// What is spliced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The connections of a listener with mode = "tcp".
+    Tcp,
+    /// Tunnels of a listener with mode = "http", after status 101.
+    Tunnel,
+}
+
+pub(crate) const MODES: [Mode; 2] = [Mode::Tcp, Mode::Tunnel];
+/// The request for a tunnel, and the answer.
+const REQUEST: &[u8] = b"GET /t HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n";
+const ANSWER: &[u8] = b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: test\r\n\r\n";
+
+impl Mode {
+    /// Reads what precedes the stream at a server, and answers with `first` right behind it.
+    pub(crate) fn accept(self, stream: &mut TcpStream, first: &[u8]) -> std::io::Result<()> {
+        if self == Self::Tcp {
+            return stream.write_all(first);
+        }
+        read_head(stream)?;
+        stream.write_all(&[ANSWER, first].concat())
+    }
+
+    /// Sends what precedes the stream, and `first` right behind it.
+    pub(crate) fn begin(self, stream: &mut TcpStream, first: &[u8]) -> std::io::Result<()> {
+        if self == Self::Tcp {
+            return stream.write_all(first);
+        }
+        stream.write_all(&[REQUEST, first].concat())?;
+        let head = read_head(stream)?;
+        match head.starts_with("HTTP/1.1 101 ") {
+            true => Ok(()),
+            false => Err(std::io::Error::other(head)),
+        }
+    }
+}
+
+/// Reads a head, and nothing behind it.
+fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
 
 pub(crate) struct Lab {
     name: String,
 }
 
 impl Lab {
-    /// Returns `None` without root's rights.
+    /// Returns `None` without root's rights or tcx.
     pub(crate) fn up() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: needs root");
+            return None;
+        }
+        if skipped_without_tcx("a spliced flow") {
             return None;
         }
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -130,26 +186,37 @@ impl Lab {
     /// Starts the proxy in front of one server. `top` is added to the start of its configuration,
     /// `listener` to the listener.
     pub(crate) fn proxy(&self, server: SocketAddr, top: &str, listener: &str) -> Proxy {
+        self.proxy_of(Mode::Tcp, server, top, listener)
+    }
+
+    pub(crate) fn proxy_of(&self, mode: Mode, server: SocketAddr, top: &str, listener: &str) -> Proxy {
+        let mode = if mode == Mode::Tcp { "tcp" } else { "http" };
         let address = if server.is_ipv6() { "[fd93:1::1]:0" } else { "10.93.1.1:0" };
         let config = write_config(&format!(
-            "metrics = \"127.0.0.1:0\"\n{top}\n[[listener]]\naddress = \"{address}\"\nmode = \"tcp\"\nupstream = \"u\"\n\
+            "metrics = \"127.0.0.1:0\"\n{top}\n[[listener]]\naddress = \"{address}\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
              splice = \"auto\"\n{listener}\n[[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n"
         ));
         let arguments = ["netns", "exec", &self.ns("host"), crate::common::EXE, "--config", config.to_str().unwrap()];
         Proxy { program: Program::start("ip", &arguments), config }
     }
 
-    /// Returns a metric of the proxy's only listener.
-    pub(crate) fn metric(&self, proxy: &Proxy, name: &str) -> u64 {
+    /// Returns a page at the address of the proxy's metrics.
+    pub(crate) fn page(&self, proxy: &Proxy, path: &str) -> String {
         let address = proxy.program.metrics.unwrap();
-        let text = self.within("host", move || {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        self.within("host", move || {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).unwrap();
             text
-        });
+        })
+    }
+
+    /// Returns a metric of the proxy's only listener.
+    pub(crate) fn metric(&self, proxy: &Proxy, name: &str) -> u64 {
+        let text = self.page(proxy, "/metrics");
         let name = format!("fs_proxy_{name}{{");
         let line = text.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("no {name}: {text}"));
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64

@@ -367,12 +367,13 @@ pub(super) const PATHS: &[Scenario] = &[
     },
     Scenario {
         name: "timestamps-reuse",
-        about: "a handful of ports and a minute of TIME-WAIT: address pairs come back by their timestamps (RFC 6191)",
+        about: "a handful of ports and a minute of TIME-WAIT: address pairs come back by their timestamps (RFC 6191), some on another core",
         build: |rng| {
             let draft = Draft { short: 400, bulk: 0, concurrency: 8, v6: false, ..Draft::bad(rng) };
             draft.each_host(|host| {
                 draw_newer_tcp(host, rng);
                 host.ephemeral_ports = (50_000, 50_015);
+                (host.cores, host.rss) = (rng.pick(&[1, 2]), Rss::Random);
                 (host.tcp.timestamps, host.tcp.time_wait) = (true, Duration::from_secs(60));
             })
         },

@@ -3,6 +3,8 @@
 mod model;
 mod packet;
 mod random;
+#[path = "../../../fs-xdp/tests/support/tcx_unsafe.rs"]
+mod tcx_unsafe;
 
 use crate::address::Ends;
 use crate::entry::{Entry, Words, key};
@@ -12,6 +14,7 @@ use packet::{ACK, FIN, PUSH, Packet, RST, SYN, icmp_error, sum_of_icmp};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use tcx_unsafe::skipped_without_tcx;
 
 const NEXT: u32 = u32::MAX;
 const DROP: u32 = 2;
@@ -30,6 +33,9 @@ struct Bench {
 fn bench(v6: bool) -> Option<Bench> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root");
+        return None;
+    }
+    if skipped_without_tcx("a spliced flow") {
         return None;
     }
     let splicer = Splicer::load().unwrap();

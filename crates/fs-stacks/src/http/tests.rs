@@ -146,6 +146,20 @@ fn status_101_returns_the_stream_with_following_bytes() {
     });
 }
 
+/// hyper reads a part of a long prefix only.
+#[test]
+fn status_101_returns_all_of_a_prefix() {
+    run(async {
+        let (_client, server) = pair().await;
+        let early: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
+        let head = b"GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: test\r\n\r\n";
+        let prefix = Bytes::from([&head[..], &early].concat());
+        let served = serve_from(server, prefix, &short(), service_fn(hello), never()).await.unwrap();
+        let Served::Upgraded(_server, rest) = served else { panic!("not upgraded") };
+        assert!(rest == early);
+    });
+}
+
 #[test]
 fn client_that_reads_nothing_is_closed() {
     run(async {

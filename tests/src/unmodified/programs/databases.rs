@@ -26,7 +26,7 @@ pub(super) fn groups() -> Vec<Group> {
         Group {
             name: "postgres",
             server: postgres,
-            rows: vec![Row { name: "PostgreSQL, psql and pgbench", by_ring: true, client: pgbench }],
+            rows: vec![Row { name: "PostgreSQL, psql and pgbench", by_ring: false, client: pgbench }],
         },
     ]
 }

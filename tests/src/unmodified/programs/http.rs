@@ -40,7 +40,11 @@ pub(super) fn groups() -> Vec<Group> {
             directory(stage, port, "http.server", "/usr/bin/python3", &args)
         }),
         kept("python3, a thread for each connection", |stage, port| python(stage, port, "threaded")),
-        kept("python3, a process for each connection", |stage, port| python(stage, port, "forking")),
+        Group {
+            name: "python3, a process for each connection",
+            server: |stage, port| python(stage, port, "forking"),
+            rows: vec![Row { name: "python3, a process for each connection", by_ring: false, client: curl_wrk_and_ab }],
+        },
         kept("python3 asyncio", |stage, port| python(stage, port, "asyncio")),
         Group {
             name: "node",

@@ -16,7 +16,8 @@ use std::time::Duration;
 pub struct Row {
     /// Its name in the table.
     pub name: &'static str,
-    /// A connection of its lasts long enough for a ring.
+    /// A connection of its gets a ring. False if none lasts long enough, or if the server forks a
+    /// process for each: a socket that came by fork stays the kernel's.
     pub by_ring: bool,
     /// Runs the client; an error when anything is not as it must be.
     pub client: fn(&Stage, u16) -> Result<()>,

@@ -81,6 +81,13 @@ impl<P: FramePool> Stack<P> {
         }
         let path = self.net.way_to(key.remote_ip(), tcb.device());
         let hash = self.hasher.hash(Protocol::Tcp, &key);
+        // What this core still has between these ports is older than an established connection.
+        match self.owner_by_hash(hash, &key) {
+            Some(Owner::TimeWait(record)) => self.forget_time_wait(record),
+            Some(Owner::Handshake(index)) => self.forget_handshake(index),
+            Some(Owner::Connection(index)) => self.kill(index, Some(Error::ConnectionReset), false),
+            None => {}
+        }
         let listener = self.listeners.find(key.local_ip(), key.local_port());
         let slot = path.and_then(|path| {
             self.slots.insert(|generation| {

@@ -6,6 +6,7 @@ use crate::frame::{FramePool, RxFrame};
 use crate::rx::owner::Owner;
 use crate::rx::parse::Segment;
 use crate::stack::Stack;
+use crate::stack::receive::unowned::TooMany;
 use crate::tcb::flags::Flags;
 use crate::tcb::recv::ack::Share;
 use crate::tcb::time_wait::Entry;
@@ -47,6 +48,13 @@ impl<P: FramePool> Stack<P> {
     pub(crate) fn on_time_wait(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         let record = self.time_waits.record(index);
         let (rcv_nxt, ts_recent) = (record.rcv_nxt, record.ts_recent());
+        if self.is_of_newer_elsewhere(index, segment, hops) {
+            match self.steer(segment, hash, hops) {
+                Ok(Some(to)) if to != self.config.core => return self.forward(to, frames, hops + 1),
+                Ok(_) => {}
+                Err(TooMany) => return self.discard(frames, DropReason::NobodysFlow),
+            }
+        }
         if segment.flags.rst() {
             // RFC 1337: a stray RST must not end TIME-WAIT. An exact one (RFC 5961 3.2) answers our
             // ACK: the peer has forgotten the connection and needs its ports again (as Linux with
@@ -86,6 +94,22 @@ impl<P: FramePool> Stack<P> {
             }
         }
         self.discard(frames, DropReason::Duplicate);
+    }
+
+    /// Returns true if the segment may belong to a newer connection between the same ports, on
+    /// another core. A device that chooses the queue by the sender's CPU (veth) can bring the new
+    /// connection's SYN to one core and the rest to this one.
+    fn is_of_newer_elsewhere(&self, index: u32, segment: &Segment, hops: u16) -> bool {
+        let (me, cores, record) = (self.config.core, self.config.cores, self.time_waits.record(index));
+        if hops >= cores || cores == 1 || segment.flags.syn() {
+            return false;
+        }
+        let of_record = match segment.ts.filter(|ts| ts.ecr != 0) {
+            Some(ts) => self.ts_clock.owner(ts.ecr) == me,
+            None if segment.flags.rst() => segment.seq == record.rcv_nxt,
+            None => segment.ack == record.snd_nxt,
+        };
+        !of_record
     }
 
     fn ack_from_time_wait(&mut self, index: u32) {

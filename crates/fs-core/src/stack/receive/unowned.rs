@@ -66,7 +66,7 @@ impl<P: FramePool> Stack<P> {
     /// # Errors
     /// The other cores would have to be searched, but this second's budget for searches without
     /// result is spent.
-    fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<CoreId>, TooMany> {
+    pub(super) fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<CoreId>, TooMany> {
         let Self { config, delivery, limits, listeners, handovers, ts_clock, stats, now, .. } = self;
         let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
         let initial = segment.flags.syn() && !segment.flags.ack();
@@ -101,7 +101,7 @@ impl<P: FramePool> Stack<P> {
 
 /// Error: too many packets without owner.
 #[derive(Debug)]
-struct TooMany;
+pub(super) struct TooMany;
 
 /// Listeners at a packet's destination.
 struct AtDestination<'a> {
