@@ -38,7 +38,7 @@ impl ControlArgs {
     pub(crate) fn running(&self) -> Option<PathBuf> {
         let system = self.named().is_none().then(|| PathBuf::from(SYSTEM_CONTROL));
         // Services have no runtime directory, so they use the system's daemon.
-        self.path().ok().into_iter().chain(system).find(|path| Service::is_there(path))
+        self.path().ok().into_iter().chain(system).find(|path| Service::answers(path))
     }
 
     /// Like [`ControlArgs::running`].

@@ -155,19 +155,6 @@ impl Service {
         connected.is_ok()
     }
 
-    /// Returns true if a service has the socket at `path`, without waking it. Unlike [`Service::answers`], this is also true in the
-    /// moment before it listens.
-    #[must_use]
-    pub fn is_there(path: &Path) -> bool {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let connected = SocketAddrUnix::new(path).and_then(|at| {
-            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-            rustix::net::connect(&socket, &at)
-        });
-        // The kernel looks for the file's socket first, and then compares the types (`unix_find_bsd()`, net/unix/af_unix.c).
-        connected == Err(Errno::PROTOTYPE)
-    }
-
     /// Returns the handle that ends the service.
     #[must_use]
     pub fn handle(&self) -> Handle {
