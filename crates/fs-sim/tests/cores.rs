@@ -324,8 +324,11 @@ struct Reused {
 impl Reused {
     /// A connection that the core `core` accepts is closed by it first, so that its record in
     /// TIME-WAIT stays there.
-    fn after_close_on(core: usize) -> Self {
-        let mut pair = Pair::new(2);
+    fn after_close_on(core: usize, timestamps: bool) -> Self {
+        let mut config = HostConfig::plain();
+        config.tcp.timestamps = timestamps;
+        let client = Cores::new(0, HostConfig { cores: 2, ephemeral_ports: PORTS, ..config.clone() });
+        let mut pair = Pair { client, server: Cores::new(1, config) };
         let listen =
             Listen { at: at(0, 80), backlog: 10, v6_only: false, fast_open: 0, options: TcpOptions::default() };
         let listeners = [0, 1].map(|core| pair.client.host.shards[core].stack.tcp_listen(listen).unwrap());
@@ -370,17 +373,24 @@ impl Reused {
 #[test]
 fn time_wait_on_another_core_takes_nothing_from_a_newer_connection() {
     // A veth device chooses the queue by the sender's CPU.
-    let mut reused = Reused::after_close_on(0);
-    let peer = reused.connect(1, 0);
-    let accepted = reused.accept(1).expect("a connection");
-    assert_eq!(reused.passes(peer, 0, 1, accepted), b"hello");
-    let resets = sum!(reused.pair.client, resets_sent);
-    assert_eq!(resets, 0);
+    for timestamps in [true, false] {
+        let mut reused = Reused::after_close_on(0, timestamps);
+        let peer = reused.connect(1, 0);
+        let accepted = reused.accept(1).expect("a connection");
+        assert_eq!(reused.passes(peer, 0, 1, accepted), b"hello", "timestamps: {timestamps}");
+        // An abort reaches it, too.
+        reused.pair.server.host.shards[0].stack.tcp_abort(peer);
+        reused.pair.run(|_| 0);
+        let state = reused.pair.client.host.shards[1].stack.tcp_state(accepted);
+        assert_eq!(state, Ok(TcpState::Closed), "timestamps: {timestamps}");
+        let resets = sum!(reused.pair.client, resets_sent);
+        assert_eq!(resets, 0);
+    }
 }
 
 #[test]
 fn connection_that_moves_replaces_older_time_wait() {
-    let mut reused = Reused::after_close_on(1);
+    let mut reused = Reused::after_close_on(1, true);
     let peer = reused.connect(0, 0);
     let listener = reused.listeners[0];
     reused.pair.client.host.shards[0].stack.tcp_close_listener(listener);

@@ -51,12 +51,13 @@ pub(super) const HOSTS: &[Scenario] = &[
     },
     Scenario {
         name: "reuse",
-        about: "few ports and a short TIME-WAIT: address pairs come back soon",
+        about: "few ports and a short TIME-WAIT: address pairs come back soon, some on another core",
         build: |rng| {
             let draft = Draft { short: 1000, bulk: 0, v6: false, ..Draft::bad(rng) };
             let wait = Duration::from_millis(rng.range(10, 5000));
             draft.each_host(|host| {
                 host.ephemeral_ports = (50_000, 50_040);
+                (host.cores, host.rss) = (rng.pick(&[1, 2]), Rss::Random);
                 host.tcp.time_wait = wait;
             })
         },
