@@ -16,7 +16,7 @@ mod stat;
 mod up;
 mod why;
 
-use clap::{Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Faster connections between unmodified programs of this host.
@@ -77,22 +77,8 @@ fn said(error: &anyhow::Error) -> String {
     said
 }
 
-/// Returns the options of `fastsock run`, if that is the command and they are right. The parser of all commands takes 0.4 ms, a fifth of
-/// what `run` adds to the start of a program. It prints the help and the errors.
-fn run_args() -> Option<run::Args> {
-    let arguments: Vec<_> = std::env::args_os().collect();
-    if arguments.get(1)? != "run" {
-        return None;
-    }
-    let command = run::Args::augment_args(clap::Command::new("run"));
-    let parser = clap::Command::new("fastsock").subcommand(command);
-    let matches = parser.try_get_matches_from(arguments).ok()?;
-    run::Args::from_arg_matches(matches.subcommand_matches("run")?).ok()
-}
-
 fn main() -> ExitCode {
-    let command = run_args().map_or_else(|| Args::parse().command, Command::Run);
-    let result = match command {
+    let result = match Args::parse().command {
         Command::Up(args) => up::up(args),
         Command::Run(args) => run::run(args),
         Command::Enable(args) => services::enable(args),
