@@ -18,7 +18,7 @@ fn open() -> MutexGuard<'static, BTreeMap<u64, Arc<Listed>>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who talks to whom.
+/// A flow's listener and addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct FlowEnds {
     pub(crate) listener: String,
