@@ -27,6 +27,7 @@ fn programs_accept_arguments_of_lab_bench() {
             "short",
             "latency",
             "bulk",
+            "beside",
             "proxy",
             "bodies",
             "flood",

@@ -2,6 +2,7 @@
 
 use crate::apps::{Program, StackOptions};
 use crate::lab::{Lab, Ns};
+use crate::process::Proc;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::process::Command;
@@ -80,9 +81,14 @@ impl Load {
 
     /// Runs it to its end. Errors that it met are an error here.
     pub fn run(&self, lab: &Lab, ns: Ns) -> Result<LoadResult> {
-        let mut proc = lab.spawn("loadgen", &mut self.command(lab, ns)?)?;
+        Load::end(lab.spawn("loadgen", &mut self.command(lab, ns)?)?, self.seconds)
+    }
+
+    /// Waits for the end of a running load generator that has this many seconds. Errors that it met are
+    /// an error here.
+    pub fn end(mut proc: Proc, seconds: u32) -> Result<LoadResult> {
         // Opening, the load itself, closing.
-        let status = proc.wait_end(Duration::from_secs(u64::from(self.seconds) + 240))?;
+        let status = proc.wait_end(Duration::from_secs(u64::from(seconds) + 240))?;
         let said = proc.log();
         ensure!(status.success(), "loadgen ended with {status}:\n{}", crate::process::tail(proc.log_path(), 20));
         LoadResult::parse(&said)

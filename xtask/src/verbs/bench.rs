@@ -6,10 +6,10 @@ use crate::tools::{build, cargo, date, install, is_root, release, succeeds};
 use std::process::Command;
 
 /// Parts that need a lab, by the program that runs them.
-const VETH: [&str; 7] = ["raw", "short", "latency", "bulk", "proxy", "bodies", "splice"];
+const VETH: [&str; 8] = ["raw", "short", "latency", "bulk", "beside", "proxy", "bodies", "splice"];
 /// Parts of programs that share a device or have none.
 const SHARED: [&str; 5] = ["broker", "fair", "killed", "loopback", "accept"];
-const PARTS: [&str; 18] = [
+const PARTS: [&str; 19] = [
     "memory",
     "veth",
     "unmodified",
@@ -19,6 +19,7 @@ const PARTS: [&str; 18] = [
     "short",
     "latency",
     "bulk",
+    "beside",
     "proxy",
     "bodies",
     "splice",
@@ -32,11 +33,12 @@ const PARTS: [&str; 18] = [
 /// The default parts: all but `grid`, which takes ten minutes, and `shared`, which takes five.
 const DEFAULT: [&str; 3] = ["memory", "veth", "unmodified"];
 /// Result files of a full run.
-const KEPT: [&str; 19] = [
+const KEPT: [&str; 20] = [
     "raw",
     "short",
     "latency",
     "bulk",
+    "beside",
     "proxy",
     "bodies",
     "splice",

@@ -1,5 +1,5 @@
-//! Answers of 1 MiB through a proxy, to 64 clients and to one, against HAProxy and against the same
-//! program on kernel sockets.
+//! Answers of 1 MiB through a proxy, to 64 clients and to one, against HAProxy, against the same
+//! program on kernel sockets, and against no proxy: the host forwards packets.
 //!
 //! HAProxy gets buffers of 64 KiB, as much as our proxy reads at once. With its default of 16 KiB it
 //! costs several times as much.
@@ -21,9 +21,10 @@ enum Side {
     Fastsock,
     Kernel,
     Haproxy,
+    NoProxy,
 }
 
-const SIDES: [Side; 3] = [Side::Fastsock, Side::Kernel, Side::Haproxy];
+const SIDES: [Side; 4] = [Side::Fastsock, Side::Kernel, Side::Haproxy, Side::NoProxy];
 
 /// Connections, and what the goals are against HAProxy: the machine's CPU, and the rate.
 const LOADS: [(u32, Goal, Goal); 2] = [(64, Goal::AtMost(0.8), Goal::None), (1, Goal::None, Goal::AtLeast(1.5))];
@@ -38,11 +39,12 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     for (connections, cpu_goal, rate_goal) in LOADS {
         let figures = in_turns(plan, &SIDES, |side| round(plan, side, connections))?;
         let mut row = |what: &str, unit: &'static str, goal: Goal, value: fn(&Round) -> f64| {
-            let [ours, kernel, haproxy] =
-                [0, 1, 2].map(|side: usize| figures[side].iter().map(value).collect::<Vec<_>>());
+            let [ours, kernel, haproxy, none] =
+                [0, 1, 2, 3].map(|side: usize| figures[side].iter().map(value).collect::<Vec<_>>());
             let name = format!("1 MiB through the proxy, {connections} at once: {what}");
             rows.push(Row::new(&name, unit, &ours, "HAProxy", &haproxy, goal));
             rows.push(Row::new(&name, unit, &ours, "kernel", &kernel, Goal::None));
+            rows.push(Row::new(&name, unit, &ours, "no proxy", &none, Goal::None));
         };
         row("machine CPU", "ms/answer", cpu_goal, |round| round.machine_ms);
         row("rate", "Gb/s", rate_goal, |round| round.gigabits_per_second);
@@ -60,14 +62,19 @@ fn round(plan: &Plan, side: Side, connections: u32) -> Result<Round> {
         let of = |stack| ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) };
         // Stopped when dropped.
         let _proxy = match side {
-            Side::Fastsock => Proxy::start(lab, &of(Stack::Fastsock))?.proc,
-            Side::Kernel => Proxy::start(lab, &of(Stack::Kernel))?.proc,
-            Side::Haproxy => haproxy(lab)?,
+            Side::Fastsock => Some(Proxy::start(lab, &of(Stack::Fastsock))?.proc),
+            Side::Kernel => Some(Proxy::start(lab, &of(Stack::Kernel))?.proc),
+            Side::Haproxy => Some(haproxy(lab)?),
+            Side::NoProxy => None,
+        };
+        let server = match side {
+            Side::NoProxy => crate::forward(lab).map(|()| format!("{BACKEND}:80"))?,
+            _ => format!("{FRONT}:{HTTP_PORT}"),
         };
         let options =
             WrkOptions { threads: 1, connections, cpus: Some("1".into()), ..WrkOptions::new(plan.seconds, false) };
         let machine = machine_seconds()?;
-        let wrk = clients::wrk(lab, &format!("http://{FRONT}:{HTTP_PORT}/{}", mib.name), &options)?;
+        let wrk = clients::wrk(lab, &format!("http://{server}/{}", mib.name), &options)?;
         let machine = machine_seconds()? - machine;
         wrk.clean().context("1 MiB through the proxy")?;
         Ok(Round {

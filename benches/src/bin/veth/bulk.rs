@@ -4,6 +4,7 @@
 //! full-size frames. The raw frames are not copied, or copied at both ends as sockets must
 //! (decision 0017).
 
+use crate::proxy::machine_seconds;
 use crate::{raw, with_logs};
 use anyhow::Result;
 use fs_benches::parts::{Plan, in_turns};
@@ -39,7 +40,8 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     for mtu in [1500, 9000] {
         let figures = in_turns(plan, &SIDES, |side| round(plan, side, mtu))?;
         let [ours, to_kernel, from_kernel, plain, offloads] = [0, 1, 2, 3, 4]
-            .map(|side: usize| figures[side].iter().map(|r: &LoadResult| r.gigabits_per_second).collect::<Vec<_>>());
+            .map(|side: usize| figures[side].iter().map(|r: &Round| r.load.gigabits_per_second).collect::<Vec<_>>());
+        let cpu = |side: usize| figures[side].iter().map(Round::seconds_per_gigabyte).collect::<Vec<_>>();
         let raw = raw::one_way_gigabits(plan, mtu, false)?;
         let copied = raw::one_way_gigabits(plan, mtu, true)?;
         let what = format!("bulk, MTU {mtu}");
@@ -51,18 +53,36 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
             let what = format!("{what}, {direction}");
             rows.push(Row::new(&what, "Gb/s", &rates, "kernel, offloads on", &offloads, Goal::AtLeast(goal)));
         }
+        for (direction, side) in [("", 0), (", to the kernel", 1), (", from the kernel", 2)] {
+            let what = format!("{what}{direction}: machine CPU");
+            rows.push(Row::new(&what, "s/GB", &cpu(side), "kernel, offloads on", &cpu(4), Goal::AtMost(1.0)));
+        }
     }
     Ok(rows)
 }
 
-fn round(plan: &Plan, side: Side, mtu: u32) -> Result<LoadResult> {
+struct Round {
+    load: LoadResult,
+    /// CPU time of the whole machine.
+    machine_seconds: f64,
+}
+
+impl Round {
+    fn seconds_per_gigabyte(&self) -> f64 {
+        self.machine_seconds / (self.load.gigabits_per_second * self.load.seconds / 8.0)
+    }
+}
+
+fn round(plan: &Plan, side: Side, mtu: u32) -> Result<Round> {
     let lab = crate::lab(&["--mtu", &mtu.to_string(), "--offload", side.offload])?;
     with_logs(&lab, |lab| {
         let on = |cpu: usize, stack| StackOptions { cores: vec![cpu], ..StackOptions::new(stack) };
         let mut server = servers::echo(lab, Ns::Host, FRONT, &["--sink"], &on(0, side.to))?;
         let load = Load { seconds: plan.seconds, ..Load::new(Mode::Bulk, FRONT, ECHO_PORT, on(1, side.from)) };
-        let result = load.run(lab, Ns::Client)?;
+        let before = machine_seconds()?;
+        let load = load.run(lab, Ns::Client)?;
+        let machine_seconds = machine_seconds()? - before;
         server.stop()?;
-        Ok(result)
+        Ok(Round { load, machine_seconds })
     })
 }

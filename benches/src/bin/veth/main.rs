@@ -5,6 +5,7 @@
 //! Every figure is the median of its rounds. Rounds alternate (A, B, A, B, …), so that other load
 //! on the machine affects both. The client runs on CPU 1, the server on CPU 0.
 
+mod beside;
 mod bodies;
 mod bulk;
 mod latency;
@@ -15,14 +16,16 @@ mod splice;
 
 use anyhow::Result;
 use fs_benches::parts::{self, Part, Plan};
-use fs_tests::{Lab, Stack};
+use fs_tests::lab::{BACK, BACKEND, CLIENT, FRONT};
+use fs_tests::{Lab, Ns, Stack};
 use std::process::ExitCode;
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("raw", raw::run),
     ("short", short::run),
     ("latency", latency::run),
     ("bulk", bulk::run),
+    ("beside", beside::run),
     ("proxy", proxy::run),
     ("bodies", bodies::run),
     ("splice", splice::run),
@@ -47,6 +50,14 @@ pub(crate) fn with_logs<T>(lab: &Lab, measure: impl FnOnce(&Lab) -> Result<T>) -
         lab.print_logs();
     }
     result
+}
+
+/// Lets the host forward packets between client and backend.
+pub(crate) fn forward(lab: &Lab) -> Result<()> {
+    lab.run(Ns::Host, "sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
+    lab.run(Ns::Client, "ip", &["route", "add", BACKEND, "via", FRONT])?;
+    lab.run(Ns::Backend, "ip", &["route", "add", CLIENT, "via", BACK])?;
+    Ok(())
 }
 
 /// Measures both stacks, ours first.

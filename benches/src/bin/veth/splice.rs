@@ -1,5 +1,5 @@
 //! Spliced flows: a TCP proxy whose flows have left user space, against HAProxy in TCP mode and
-//! against the same proxy without `splice`.
+//! against the same proxy without `splice`, and against no proxy: the host forwards packets.
 //!
 //! Requests of 64 B over 64 kept connections, and one flow at full speed. The machine's CPU is what
 //! counts: interrupts that work for the proxy are not in its own time.
@@ -29,12 +29,14 @@ enum Side {
     Spliced,
     UserSpace,
     Haproxy,
+    NoProxy,
 }
 
-const SIDES: [Side; 3] = [Side::Spliced, Side::UserSpace, Side::Haproxy];
+const SIDES: [Side; 4] = [Side::Spliced, Side::UserSpace, Side::Haproxy, Side::NoProxy];
 
 struct Round {
     machine_us: f64,
+    /// Of no proxy, this is not a number.
     proxy_us: f64,
     rate: f64,
     gigabits_per_second: f64,
@@ -44,10 +46,13 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let figures = in_turns(plan, &SIDES, |side| round(plan, side))?;
     let mut rows = Vec::new();
     let mut row = |what: &str, unit: &'static str, goal: Goal, value: fn(&Round) -> f64| {
-        let [spliced, plain, haproxy] =
-            [0, 1, 2].map(|side: usize| figures[side].iter().map(value).collect::<Vec<_>>());
+        let [spliced, plain, haproxy, none] =
+            [0, 1, 2, 3].map(|side: usize| figures[side].iter().map(value).collect::<Vec<_>>());
         rows.push(Row::new(what, unit, &spliced, "HAProxy", &haproxy, goal));
         rows.push(Row::new(what, unit, &spliced, "user space", &plain, Goal::None));
+        if none.iter().all(|figure| figure.is_finite()) {
+            rows.push(Row::new(what, unit, &spliced, "no proxy", &none, Goal::None));
+        }
     };
     row("spliced, 64 B: machine CPU", "µs/request", Goal::AtMost(0.63), |round| round.machine_us);
     row("spliced, 64 B: proxy CPU", "µs/request", Goal::AtMost(0.02), |round| round.proxy_us);
@@ -67,8 +72,14 @@ fn round(plan: &Plan, side: Side) -> Result<Round> {
         // Stopped when dropped, as the proxy.
         let _sink = sink(lab, &on(1))?;
         let proxy = match side {
-            Side::Haproxy => haproxy(lab)?,
-            _ => ours(lab, side)?,
+            Side::Haproxy => Some(haproxy(lab)?),
+            Side::NoProxy => None,
+            _ => Some(ours(lab, side)?),
+        };
+        let cpu_seconds = || proxy.as_ref().map_or(Ok(f64::NAN), Proc::cpu_seconds);
+        let (host, http, bulk) = match side {
+            Side::NoProxy => crate::forward(lab).map(|()| (BACKEND, 80, ECHO_PORT))?,
+            _ => (FRONT, HTTP, BULK),
         };
         let options = WrkOptions {
             threads: 1,
@@ -76,11 +87,11 @@ fn round(plan: &Plan, side: Side) -> Result<Round> {
             cpus: Some("1".into()),
             ..WrkOptions::new(plan.seconds, false)
         };
-        let (cpu, machine) = (proxy.cpu_seconds()?, machine_seconds()?);
-        let wrk = clients::wrk(lab, &format!("http://{FRONT}:{HTTP}/64"), &options)?;
-        let (cpu, machine) = (proxy.cpu_seconds()? - cpu, machine_seconds()? - machine);
+        let (cpu, machine) = (cpu_seconds()?, machine_seconds()?);
+        let wrk = clients::wrk(lab, &format!("http://{host}:{http}/64"), &options)?;
+        let (cpu, machine) = (cpu_seconds()? - cpu, machine_seconds()? - machine);
         wrk.clean().context("requests through the proxy")?;
-        let bulk = Load { seconds: plan.seconds, ..Load::new(Mode::Bulk, FRONT, BULK, on(1)) }.run(lab, Ns::Client)?;
+        let bulk = Load { seconds: plan.seconds, ..Load::new(Mode::Bulk, host, bulk, on(1)) }.run(lab, Ns::Client)?;
         if side == Side::Spliced {
             let flows = metric(lab, "fs_proxy_connections_spliced_total")?;
             ensure!(flows > f64::from(CONNECTIONS), "{flows} flows were spliced");
@@ -88,7 +99,7 @@ fn round(plan: &Plan, side: Side) -> Result<Round> {
         let requests = wrk.requests.max(1) as f64;
         Ok(Round {
             machine_us: machine * 1e6 / requests,
-            proxy_us: cpu.max(LEAST_SECONDS) * 1e6 / requests,
+            proxy_us: if cpu.is_nan() { cpu } else { cpu.max(LEAST_SECONDS) * 1e6 / requests },
             rate: wrk.rate(),
             gigabits_per_second: bulk.gigabits_per_second,
         })

@@ -24,6 +24,9 @@ struct Args {
     /// Echo datagrams instead of TCP.
     #[arg(long)]
     udp: bool,
+    /// Echo at this address too, beside a sink or a source.
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "udp")]
+    echo: Option<SocketAddr>,
     /// Seconds that open connections get to finish after SIGTERM.
     #[arg(long, default_value_t = 1)]
     drain: u64,
@@ -45,17 +48,22 @@ async fn serve(core: Core, args: Args) -> anyhow::Result<()> {
     }
     let stop = LocalStop::default();
     let listener = core.listen(args.listen).await?;
-    announce(&core, listener.local_addr()?);
     let mode = match (args.sink, args.source) {
         (true, _) => tcp::Mode::Sink,
         (_, true) => tcp::Mode::Source,
         _ => tcp::Mode::Echo,
     };
+    let echo = match args.echo {
+        Some(address) => Some(core.listen(address).await?),
+        None => None,
+    };
+    announce(&core, listener.local_addr()?);
     tokio::select! {
         result = tcp::accept(&listener, mode, &stop) => result?,
+        result = tcp::accept_echo(echo.as_ref(), &stop) => result?,
         () = core.stop_requested() => {}
     }
-    drop(listener);
+    drop((listener, echo));
     stop.request();
     if tokio::time::timeout(Duration::from_secs(args.drain), stop.drained()).await.is_err() {
         tracing::warn!("{} connections still open on core {}: closing them", stop.open_count(), core.index);

@@ -50,6 +50,14 @@ pub(crate) async fn accept(listener: &Listener, mode: Mode, stop: &LocalStop) ->
     }
 }
 
+/// Accepts connections to echo, if there is such a listener.
+pub(crate) async fn accept_echo(listener: Option<&Listener>, stop: &LocalStop) -> io::Result<()> {
+    match listener {
+        Some(listener) => accept(listener, Mode::Echo, stop).await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn connection(mut stream: Stream, mode: Mode, scratch: &Scratch) -> io::Result<()> {
     stream.set_nodelay(true)?;
     match mode {
