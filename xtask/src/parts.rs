@@ -3,8 +3,10 @@
 use crate::nextest;
 use crate::part::{Outcome, Part};
 use crate::run::{Run, target};
+use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// `make test`, in its order: quick failures first.
 pub(crate) const TEST: &[Part] = &[
@@ -61,11 +63,14 @@ pub(crate) fn test(names: &[String]) -> Result<bool, String> {
     std::fs::create_dir_all(&logs).map_err(|error| format!("cannot make {}: {error}", logs.display()))?;
     let mut total = Outcome::default();
     let began = Instant::now();
-    for part in parts {
-        let mut run = Run::begin(part.name, &logs)?;
-        let outcome = (part.run)(&mut run);
-        print_outcome(&run, &outcome);
-        total.add(outcome);
+    let find = |name| parts.iter().find(|part| part.name == name);
+    for part in &parts {
+        match (part.name, find("tests"), find("clippy")) {
+            ("tests", _, Some(clippy)) => total.add(both(part, clippy, &logs)?),
+            // It has run beside the tests.
+            ("clippy", Some(_), _) => {}
+            _ => total.add(finish(part, &logs)?),
+        }
     }
     if !total.failed.is_empty() {
         println!("\nfailed, with logs in {}:", logs.display());
@@ -73,6 +78,36 @@ pub(crate) fn test(names: &[String]) -> Result<bool, String> {
     }
     println!("\n{} s\n{}", began.elapsed().as_secs(), total.verdict());
     Ok(total.is_good())
+}
+
+/// Runs a part and prints its outcome.
+fn finish(part: &Part, logs: &Path) -> Result<Outcome, String> {
+    let mut run = Run::begin(part.name, logs)?;
+    let outcome = (part.run)(&mut run);
+    print_outcome(&run, &outcome);
+    Ok(outcome)
+}
+
+/// Runs the tests, and clippy in the time that they leave the processors idle, about a third.
+fn both(tests: &Part, clippy: &Part, logs: &Path) -> Result<Outcome, String> {
+    let is_over = AtomicBool::new(false);
+    let log = logs.join(tests.name).with_extension("log");
+    let runs_tests = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("PASS [") || log.contains("... ok"));
+    std::thread::scope(|scope| {
+        let clippy = scope.spawn(|| {
+            // Until the first test runs, cargo has a lock on the target folder.
+            while !is_over.load(Ordering::Relaxed) && !runs_tests() {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            finish(clippy, logs)
+        });
+        let outcome = finish(tests, logs);
+        is_over.store(true, Ordering::Relaxed);
+        let clippy = clippy.join().map_err(|_| "clippy: a panic")?;
+        let mut outcome = outcome?;
+        outcome.add(clippy?);
+        Ok(outcome)
+    })
 }
 
 /// Returns the parts of `all` with these names, or all if there are no names.
@@ -118,12 +153,17 @@ fn clippy(run: &mut Run) -> Outcome {
         run.note("skipped: clippy is not installed: rustup component add clippy");
         return Outcome::skipped();
     }
-    let mut command = Command::new("cargo");
-    command.arg("clippy").args(nextest::workspace()).args(["--all-targets", "--keep-going", "--", "-D", "warnings"]);
+    let nice = || {
+        let mut command = Command::new("nice");
+        command.args(["-n", "19", "cargo", "clippy"]);
+        command
+    };
+    let mut command = nice();
+    command.args(nextest::workspace()).args(["--all-targets", "--keep-going", "--", "-D", "warnings"]);
     let mut outcome = step(run, &mut command);
     // Like `make demo` builds it: without TLS and HTTP/2.
-    let mut demo = Command::new("cargo");
-    demo.args(["clippy", "-p", "fs-proxy", "--no-default-features", "--", "-D", "warnings"]);
+    let mut demo = nice();
+    demo.args(["-p", "fs-proxy", "--no-default-features", "--", "-D", "warnings"]);
     outcome.add(step(run, &mut demo));
     outcome
 }
