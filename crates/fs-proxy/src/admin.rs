@@ -20,6 +20,8 @@ use std::time::Duration;
 const LINE_MAX: u64 = 4096;
 /// For a command and its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Until the next accept after an error.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Highest weight, as in the configuration.
 const WEIGHT_MAX: u32 = 1000;
 
@@ -71,12 +73,21 @@ impl Opened {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
         let serve = move || {
-            for stream in listener.incoming().map_while(Result::ok) {
+            for stream in listener.incoming() {
                 if over.load(Ordering::Relaxed) {
                     return;
                 }
-                if let Err(error) = answer(stream, &stats) {
-                    tracing::debug!("admin: {error}");
+                match stream {
+                    Ok(stream) => {
+                        if let Err(error) = answer(stream, &stats) {
+                            tracing::debug!("admin: {error}");
+                        }
+                    }
+                    // For example too many open files.
+                    Err(error) => {
+                        tracing::warn!("admin socket: {error}");
+                        std::thread::sleep(PAUSE);
+                    }
                 }
             }
         };

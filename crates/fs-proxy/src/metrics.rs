@@ -3,6 +3,7 @@
 
 mod format;
 
+use crate::access_log;
 use crate::config::Mode;
 use crate::flows;
 use crate::handover::{Inherited, Passed, Role};
@@ -274,8 +275,8 @@ impl View<'_> {
             let healthy = self.0.servers[upstream][server].is_healthy();
             number_of(&mut family, labels, MetricType::Gauge, u64::from(healthy))
         })?;
-        let dropped = self.0.cores.iter().map(|core| core.0.log_dropped.value()).sum::<u64>();
-        let help = "Access log lines dropped because writing was too slow.";
+        let dropped = access_log::dropped();
+        let help = "Access log lines that could not be written, or not fast enough.";
         encoder
             .encode_descriptor("log_lines_dropped", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, u64>(&dropped, None)?;

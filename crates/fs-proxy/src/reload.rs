@@ -140,7 +140,7 @@ impl Reloader {
                             Some(_) => again = true,
                             None => reading = self.on_hang_up(),
                         },
-                        _ = reopen.recv() => self.reopen_log(),
+                        _ = reopen.recv() => self.logs.reopen(),
                         _ = succeed.recv() => self.on_succeed(&orders, &mut answers).await,
                     }
                 }
@@ -179,7 +179,7 @@ impl Reloader {
             Ok(()) => tracing::info!("{name} is in use; open connections keep the previous one"),
             Err(error) => {
                 // logrotate does not wait until the file is fixed.
-                self.reopen_log();
+                self.logs.reopen();
                 tracing::error!(
                     "{error:#}: nothing has changed, the previous configuration stays in use; fix the file and send \
                      SIGHUP again"
@@ -213,12 +213,6 @@ impl Reloader {
         match result {
             Ok(()) => tracing::info!("names of servers have other addresses, which are in use"),
             Err(error) => tracing::warn!("{error:#}: the previous addresses stay in use"),
-        }
-    }
-
-    fn reopen_log(&self) {
-        if let Some(log) = &self.current.log {
-            let _ = log.try_send(access_log::Message::Reopen);
         }
     }
 
@@ -347,6 +341,10 @@ impl Logs {
         *logs = used;
         drop(logs);
         finish(unused);
+    }
+
+    fn reopen(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(access_log::Writer::reopen);
     }
 
     /// Writes all lines that were sent.

@@ -284,7 +284,7 @@ impl Site {
 
     pub(crate) fn flush_log(&self) {
         if let Some(log) = &self.log {
-            log.flush(&self.stats().log_dropped);
+            log.flush();
         }
     }
 
@@ -296,7 +296,7 @@ impl Site {
     /// Adds a line to the access log, if there is one.
     pub(crate) fn log(&self, entry: &Entry<'_>) {
         if let Some(log) = &self.log {
-            log.add(entry, &self.stats().log_dropped);
+            log.add(entry);
         }
     }
 

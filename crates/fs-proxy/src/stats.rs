@@ -144,8 +144,6 @@ pub(crate) struct CoreStats {
     pub(crate) upstreams: Vec<Shared<UpstreamStats>>,
     /// By upstream and server.
     pub(crate) servers: Vec<Vec<Shared<ServerStats>>>,
-    /// Log lines that were dropped because the disk was too slow.
-    pub(crate) log_dropped: Counter,
 }
 
 /// A listener's labels.
@@ -291,13 +289,10 @@ impl Stats {
                 let at = before?.upstreams.iter().position(|old| old == name)?;
                 Some(old?.upstreams[at].clone())
             };
-            let log_dropped = Counter::default();
-            log_dropped.add(old.map_or(0, |old| old.log_dropped.value()));
             CoreStats {
                 listeners: old_listeners.iter().map(|at| listener(at).unwrap_or_default()).collect(),
                 upstreams: upstreams.iter().map(|name| upstream(name).unwrap_or_default()).collect(),
                 servers: each_server(config, |upstream, config| server(upstream, config.addr).unwrap_or_default()),
-                log_dropped,
             }
         };
         let stats = Self {

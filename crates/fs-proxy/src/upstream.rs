@@ -33,7 +33,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::hash::Hasher;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -113,7 +113,15 @@ pub(crate) struct Server {
 /// Returns true for the host's own addresses: packets to them stay in the kernel and never reach a
 /// device, so only kernel sockets reach a server there.
 fn is_local(address: IpAddr) -> bool {
-    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
+    // The kernel sends packets to an own address from that address. Whether a socket can be bound to it
+    // says less: with `ip_nonlocal_bind` every address can be.
+    let chosen = || {
+        let any = if address.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    };
+    address.is_loopback() || chosen().is_ok_and(|chosen| chosen.ip() == address)
 }
 
 impl Upstream {

@@ -132,3 +132,21 @@ fn status_page_is_for_a_browser() {
     assert!(page.contains(&format!("<td>{one}</td><td>up</td>")), "{page}");
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn socket_answers_again_after_too_many_open_files() {
+    let path = temp_path("admin.sock");
+    let proxy = start(&[http_backend(|_| ok("one"))], &path, "");
+    let status = || run(&["admin", "--socket", path.to_str().unwrap(), "status"]);
+    let limit = |files: &str| {
+        let pid = proxy.program.id().to_string();
+        let said = output("prlimit", &["--pid", &pid, &format!("--nofile={files}:")]);
+        assert!(said.status.success(), "{said:?}");
+    };
+    assert!(status().unwrap().contains("up"));
+    limit("3");
+    let _waiting = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    proxy.program.says("admin socket: ");
+    limit("1000");
+    eventually("it answers", || status().is_ok());
+}

@@ -328,6 +328,30 @@ fn log_is_reopened_without_a_reload() {
     }
 }
 
+/// A download that began before a reload is logged by its configuration's own thread.
+#[test]
+fn logs_of_earlier_configurations_are_reopened() {
+    let (first, moved) = (temp_path("access.log"), temp_path("access.log.1"));
+    let (go, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let text = |server| format!("access_log = {:?}\n{}", first.to_str().unwrap(), config("http", server, ""));
+    let proxy = start(&text(download(go.clone(), 1000, asked.clone())));
+    let mut stream = proxy.connect();
+    stream.write_all(b"GET /download HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    eventually("the server is asked", || asked.load(Ordering::SeqCst) == 1);
+    reload(&proxy, &text(named("new")));
+    std::fs::rename(&first, &moved).unwrap();
+    proxy.program.signal(Signal::User1);
+    eventually("the log is opened again", || first.exists());
+    go.store(true, Ordering::SeqCst);
+    std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+    let lines = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
+    eventually("it is in a log", || (lines(&first) + &lines(&moved)).contains("/download"));
+    assert!(lines(&first).contains("/download"));
+    for path in [first, moved] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
 /// logrotate does not wait until an unfinished edit is fixed.
 #[test]
 fn invalid_file_does_not_prevent_reopening_the_log() {

@@ -111,13 +111,10 @@ impl Listener {
 }
 
 /// Returns true if a listener cannot continue after this error of `accept`. A connection that died
-/// in the queue, or a lack of descriptors or memory, only affects one connection; the caller should
-/// continue after a pause.
+/// in the queue, one that a firewall rule forbids (EPERM), or a lack of descriptors or memory, only
+/// affects one connection; the caller should continue after a pause.
 pub fn accept_error_is_fatal(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EOPNOTSUPP | libc::EFAULT | libc::EPERM)
-    )
+    matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EOPNOTSUPP | libc::EFAULT))
 }
 
 /// Returns true if a connection failed because this host lacks descriptors, memory or ports. It
