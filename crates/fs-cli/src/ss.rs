@@ -93,7 +93,7 @@ fn line(row: &Row) -> [String; 8] {
 }
 
 fn process(end: &Process) -> String {
-    format!("(\"{}\",pid={},uid={})", printable(&end.name()), end.pid, end.uid)
+    format!("(\"{}\",pid={},uid={})", services::printable(&end.name()), end.pid, end.uid)
 }
 
 /// Formats lines with columns as wide as their longest cell.
@@ -107,11 +107,6 @@ fn aligned<const N: usize>(lines: &[[String; N]]) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Removes control characters from a process's name, which the process chooses itself.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() || c == '"' { '?' } else { c }).collect()
 }
 
 /// Formats an address as ss does: `*` if it is unknown.

@@ -14,13 +14,17 @@ mod unit;
 
 use crate::run;
 use anyhow::{Context, bail};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat, openat2, unlinkat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 pub(crate) use host::Host;
-pub(crate) use processes::{Process, all as all_processes, service_of};
+pub(crate) use processes::{Process, all as all_processes, printable, service_of};
 pub(crate) use reach::Reach;
 use unit::Unit;
 
@@ -193,8 +197,8 @@ impl Host {
     fn enable(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<Enabled> {
         let settings = self.settings_file(unit.id())?;
         match (&settings, settings.read()?) {
-            (SettingsFile::DropIn(path), Some(before)) if drop_in::is_ours(&before) => {
-                std::fs::remove_file(path).with_context(|| path.display().to_string())?;
+            (SettingsFile::DropIn(_), Some(before)) if drop_in::is_ours(&before) => {
+                settings.restore(None)?;
                 self.reload()?;
                 let result = self.show(unit.id()).and_then(|unit| self.enable_new(&unit, library, now));
                 if result.is_err() {
@@ -258,7 +262,7 @@ impl Host {
         let settings = self.settings_file(id)?;
         match (&settings, settings.read()?) {
             (SettingsFile::DropIn(path), Some(content)) if drop_in::is_ours(&content) => {
-                std::fs::remove_file(path).with_context(|| path.display().to_string())?;
+                settings.restore(None)?;
                 // The directory may have other drop-ins.
                 let _kept = path.parent().map(std::fs::remove_dir);
             }
@@ -356,18 +360,44 @@ impl SettingsFile {
         }
     }
 
+    /// Opens the file's folder. A cluster's folder belongs to the cluster's user, who may put a link to
+    /// one of root's in its place.
+    fn folder(&self) -> std::io::Result<OwnedFd> {
+        let folder = self.path().parent().unwrap_or(Path::new("/"));
+        std::fs::create_dir_all(folder)?;
+        let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+        openat2(CWD, folder, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).map_err(no_link)
+    }
+
+    fn name(&self) -> &OsStr {
+        self.path().file_name().unwrap_or_default()
+    }
+
     /// Writes the file in place, because a cluster's file belongs to the cluster's user.
     fn write(&self, content: &str) -> anyhow::Result<()> {
-        let path = self.path();
+        let open = |folder| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            openat(folder, self.name(), flags, Mode::from_raw_mode(0o644)).map_err(no_link)
+        };
         let written =
-            path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(path, content));
-        written.with_context(|| format!("cannot write {}", path.display()))
+            self.folder().and_then(open).and_then(|file| std::fs::File::from(file).write_all(content.as_bytes()));
+        written.with_context(|| format!("cannot write {}", self.path().display()))
     }
 
     fn restore(&self, before: Option<&str>) -> anyhow::Result<()> {
         match before {
             Some(content) => self.write(content),
-            None => std::fs::remove_file(self.path()).with_context(|| self.path().display().to_string()),
+            None => {
+                let removed = self.folder().and_then(|folder| Ok(unlinkat(folder, self.name(), AtFlags::empty())?));
+                removed.with_context(|| self.path().display().to_string())
+            }
         }
+    }
+}
+
+fn no_link(error: Errno) -> std::io::Error {
+    match error {
+        Errno::LOOP => std::io::Error::other("a part of the path is a symbolic link"),
+        error => error.into(),
     }
 }

@@ -10,7 +10,7 @@ const LIBRARY: &str = "/libfastsock.so";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// The name that the process has chosen.
+    /// The name that the process has chosen, [`printable`].
     pub(crate) name: String,
     /// True if the process has loaded the library. False if this user may not read its maps.
     pub(crate) has_library: bool,
@@ -20,11 +20,16 @@ impl Process {
     /// Returns a process, or `None` if it has ended or is hidden.
     pub(crate) fn read(proc: &Path, pid: u32) -> Option<Self> {
         let folder = proc.join(pid.to_string());
-        let name = std::fs::read_to_string(folder.join("comm")).ok()?.trim_end().to_owned();
+        let name = printable(String::from_utf8_lossy(&std::fs::read(folder.join("comm")).ok()?).trim_end());
         let maps = std::fs::read(folder.join("maps")).unwrap_or_default();
         let has_library = maps.windows(LIBRARY.len()).any(|part| part == LIBRARY.as_bytes());
         Some(Self { pid, name, has_library })
     }
+}
+
+/// Replaces control characters in a process's name, which the process chooses itself.
+pub(crate) fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() || c == '"' { '?' } else { c }).collect()
 }
 
 /// Returns the numbers of all processes.

@@ -253,6 +253,21 @@ fn clusters_have_a_file_of_variables() {
         assert!(root.host.disable(&unit, true).unwrap().contains("disabled"));
     }
     assert_eq!(std::fs::read_to_string(&files[1]).unwrap(), "# Variables\nA = 'b'\n");
+    // The cluster's user puts a link to a file of root's in its place.
+    let of_root = root.path("environment");
+    std::fs::write(&of_root, "of root").unwrap();
+    let folder = files[1].parent().unwrap();
+    let links: [(&Path, &Path); 2] = [(&of_root, &files[1]), (&root.path(""), folder)];
+    for (target, link) in links {
+        let own = link.with_extension("own");
+        std::fs::rename(link, &own).unwrap();
+        std::os::unix::fs::symlink(target, link).unwrap();
+        let error = format!("{:#}", root.enable("postgresql@15-main", false).unwrap_err());
+        assert!(error.contains("a part of the path is a symbolic link"), "{error}");
+        std::fs::remove_file(link).unwrap();
+        std::fs::rename(&own, link).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&of_root).unwrap(), "of root");
     std::fs::write(&files[0], "LD_PRELOAD = '/x.so'").unwrap();
     let error = root.enable("postgresql@13-old-one", false).unwrap_err().to_string();
     assert!(error.contains("sets LD_PRELOAD"), "{error}");
