@@ -88,6 +88,9 @@ impl CoreStream {
     /// Returns the part of `interest` that is ready now.
     pub(super) fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
         let ready = self.inspect(|stack, id| stack.tcp_ready(id))?;
+        if !interest.is_readable() && !interest.is_writable() && !interest.is_priority() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let mut answer = Ready::EMPTY;
         if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
             answer |= Ready::READABLE;

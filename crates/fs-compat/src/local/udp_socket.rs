@@ -202,6 +202,9 @@ impl UdpSocket {
     /// Returns the readiness of the engine's side.
     fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
         let ready = self.core.inspect(|stack| stack.udp_ready(self.id)).io()?;
+        if !interest.is_readable() && !interest.is_writable() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let mut answer = Ready::EMPTY;
         if interest.is_readable() && ready.intersects(CoreReady::READ | CoreReady::CLOSED) {
             answer |= Ready::READABLE;

@@ -90,8 +90,12 @@ impl TcpStream {
 
     // ---- readiness
 
-    /// Waits until the connection is ready for some of `interest`.
+    /// Waits until the connection is ready for some of `interest`. `Unsupported` if that is neither reading nor
+    /// writing.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        if !interest.is_readable() && !interest.is_writable() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let look = || {
             let mut ready = Ready::EMPTY;
             if interest.is_readable() && self.shared.is_readable() {

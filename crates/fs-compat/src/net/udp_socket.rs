@@ -414,8 +414,12 @@ impl UdpSocket {
         ready
     }
 
-    /// Waits until the socket is ready for some of `interest`.
+    /// Waits until the socket is ready for some of `interest`. `Unsupported` if that is neither reading nor
+    /// writing.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        if !interest.is_readable() && !interest.is_writable() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let look = || Some(self.ready_now(interest)).filter(|ready| !ready.is_empty());
         tokio::select! {
             ready = self.shared.readers.until(look), if !interest.is_writable() || interest.is_readable() => Ok(ready),
