@@ -1,7 +1,7 @@
 //! README's program: an echo server.
 
-// Cargo.toml: fastsock = { path = "crates/fastsock" }
-//             tokio = { version = "1", features = ["io-util"] }
+// Cargo.toml: fastsock = { path = "../fastsock/crates/fastsock" }
+//             tokio = { version = "1", features = ["io-util", "time"] }
 use fastsock::{Runtime, local::TcpListener};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -9,11 +9,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The closure runs once on each core. All cores listen on the same port.
     Runtime::builder().device("eth0").or_kernel().build()?.run(|_core| async {
         let listener = TcpListener::bind("0.0.0.0:7777").await.expect("port 7777");
-        while let Ok((mut stream, _peer)) = listener.accept().await {
-            fastsock::spawn_local(async move {
-                let (mut reader, mut writer) = stream.split();
-                tokio::io::copy(&mut reader, &mut writer).await
-            });
+        loop {
+            match listener.accept().await {
+                Ok((mut stream, _peer)) => drop(fastsock::spawn_local(async move {
+                    let (mut reader, mut writer) = stream.split();
+                    tokio::io::copy(&mut reader, &mut writer).await
+                })),
+                // For example too many open files: the next ones may work.
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
         }
     })?;
     Ok(())

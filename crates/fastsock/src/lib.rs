@@ -21,8 +21,14 @@
 //! let runtime = Runtime::builder().device("eth0").or_kernel().build()?;
 //! runtime.run(|core| async move {
 //!     let listener = TcpListener::bind("0.0.0.0:7777").await.expect("port 7777");
-//!     while let Ok((mut stream, _peer)) = listener.accept().await {
-//!         fastsock::spawn_local(async move { stream.write_all(b"hello\n").await });
+//!     loop {
+//!         match listener.accept().await {
+//!             Ok((mut stream, _peer)) => {
+//!                 fastsock::spawn_local(async move { stream.write_all(b"hello\n").await });
+//!             }
+//!             // For example too many open files: the next ones may work.
+//!             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+//!         }
 //!     }
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -37,7 +37,7 @@ struct name {
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(map_flags, BPF_F_NO_PREALLOC);
-    // Connections between connect(2) and their establishment. More than these wait in the relay.
+    // Connections between connect(2) and their establishment. Beyond these, a connection is reset.
     __uint(max_entries, 65536);
     __type(key, struct connection);
     __type(value, struct name);

@@ -180,9 +180,4 @@ impl ListenTable {
     pub(crate) fn waits(&self, connection: u32) -> bool {
         self.slots.iter().any(|l| l.queue.iter().any(|waiting| waiting.slot == connection))
     }
-
-    /// Returns the ports that this core listens on.
-    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + '_ {
-        self.by_port.keys().copied()
-    }
 }

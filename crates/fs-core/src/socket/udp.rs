@@ -366,11 +366,6 @@ impl UdpTable {
         }
     }
 
-    /// Returns the local ports in use, each once, ascending.
-    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + '_ {
-        self.ports.used()
-    }
-
     /// Returns the number of open sockets.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

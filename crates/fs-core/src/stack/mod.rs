@@ -264,13 +264,6 @@ impl<P: FramePool> Stack<P> {
         self.delivery.set_steering(steering);
     }
 
-    /// Returns the ports that this core listens on or has UDP sockets at, for the kernel's and the
-    /// XDP program's tables.
-    pub fn listening_ports(&self) -> Vec<(Protocol, u16)> {
-        let tcp = self.listeners.ports().map(|p| (Protocol::Tcp, p));
-        tcp.chain(self.udp.ports().map(|p| (Protocol::Udp, p))).collect()
-    }
-
     // ---- a turn
 
     /// Sets the current time. Time never goes back: an earlier `now` is ignored.

@@ -20,9 +20,15 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Incoming>, hyper::E
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     Runtime::builder().device("eth0").or_kernel().build()?.run(|_core| async {
         let listener = TcpListener::bind("0.0.0.0:3000").await.expect("port 3000");
-        while let Ok((stream, _peer)) = listener.accept().await {
-            let http = hyper::server::conn::http2::Builder::new(LocalExecutor);
-            fastsock::spawn_local(http.serve_connection(TokioIo::new(stream), service_fn(echo)));
+        loop {
+            match listener.accept().await {
+                Ok((stream, _peer)) => {
+                    let http = hyper::server::conn::http2::Builder::new(LocalExecutor);
+                    fastsock::spawn_local(http.serve_connection(TokioIo::new(stream), service_fn(echo)));
+                }
+                // For example too many open files: the next ones may work.
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
         }
     })?;
     Ok(())

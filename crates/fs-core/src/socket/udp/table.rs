@@ -111,12 +111,4 @@ impl PortTable {
             page[usize::from(port) % PAGE].retain(|other| *other != index);
         }
     }
-
-    pub(super) fn used(&self) -> impl Iterator<Item = u16> + '_ {
-        let pages = self.pages.iter().enumerate().filter_map(|(number, page)| Some((number, page.as_ref()?)));
-        pages.flat_map(|(number, page)| {
-            let used = page.iter().enumerate().filter(|(_, sockets)| !sockets.is_empty());
-            used.map(move |(port, _)| (number * PAGE + port) as u16)
-        })
-    }
 }

@@ -91,7 +91,6 @@ fn chosen_ports() {
     assert_eq!(table.bind(at("10.77.1.1:0"), false, |_| None), Err(Error::AddrNotAvailable));
     assert_eq!(table.bind(at("10.77.1.1:0"), false, |_| Some(40000)), Err(Error::AddrNotAvailable), "not free");
     assert_eq!(table.bind(at("10.77.1.1:0"), false, |_| Some(0)), Err(Error::AddrNotAvailable));
-    assert_eq!(table.ports().collect::<Vec<_>>(), [40000, 40001]);
 }
 
 #[test]
