@@ -262,6 +262,8 @@ async fn try_calls_peek_options_and_halves() {
         assert!(
             accepted.ready(tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE).await.unwrap().is_writable()
         );
+        let priority = accepted.ready(tokio::io::Interest::PRIORITY).await;
+        assert_eq!(priority.unwrap_err().kind(), ErrorKind::Unsupported);
         connected.set_nodelay(true).unwrap();
         assert!(connected.nodelay().unwrap());
         assert!(connected.quickack().unwrap());
@@ -421,6 +423,8 @@ async fn datagrams_both_ways() {
         let both = tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE;
         let ready = socket.ready(both).await.unwrap();
         assert!(ready.is_writable() && !ready.is_readable(), "{ready:?}");
+        let priority = socket.ready(tokio::io::Interest::PRIORITY).await;
+        assert_eq!(priority.unwrap_err().kind(), ErrorKind::Unsupported);
         let read = tokio::io::Interest::READABLE;
         assert_eq!(socket.try_io(read, || Ok(1)).unwrap_err().kind(), ErrorKind::WouldBlock);
         socket.send(b"io").await.unwrap();

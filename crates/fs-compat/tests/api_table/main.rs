@@ -55,7 +55,7 @@ fn table_is_current_and_missing_methods_have_reasons() {
         "# Methods compared with tokio\n\n\
          `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` writes this page from the sources of\n\
          the crates that this tree is built with. The test fails if the page is out of date, or if a method's\n\
-         signature differs from the peer's. Names of parameters may differ.\n",
+         signature differs from tokio's. Names of parameters may differ.\n",
     );
     for (name, peer, files, folder) in TYPES {
         let (version, root) = &peers[*peer];
