@@ -174,3 +174,54 @@ fn request_that_ends_within_its_body_reaches_no_server() {
         assert_eq!(targets.try_iter().collect::<Vec<_>>(), ["/last"], "{path}");
     }
 }
+
+/// RFC 9112 6.1: a request with both is an attack, or comes from a sender that is broken.
+#[test]
+fn length_next_to_a_transfer_coding_is_refused_before_hyper_drops_it() {
+    let smuggled = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
+    let odd = [
+        ("POST / HTTP/1.1", ""),
+        ("POST / HTTP/1.0", ""),
+        ("POST http://x HTTP/1.1", ""),
+        ("POST / HTTP/1.1", "Connection: x-y\r\n"),
+        ("POST / HTTP/1.1", "Connection: upgrade\r\nUpgrade: a\r\n"),
+        ("POST / HTTP/1.1", "Expect: more\r\n"),
+        ("POST / HTTP/1.1", "A: b\n"),
+        ("POST / HTTP/1.1", "Content-Length: 5\r\n"),
+    ];
+    for path in PATHS {
+        let (addr, targets) = patient_server();
+        let proxy = Proxy::start("http", &[addr], path, "");
+        for (line, field) in odd {
+            for both in [
+                "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+                "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+            ] {
+                let answer = proxy.ask_bytes(format!("{line}\r\nHost: x\r\n{field}{both}\r\n{smuggled}").as_bytes());
+                // hyper alone serves the chunks, and ends the connection.
+                let expected = if path == PATHS[1] && answer.starts_with("HTTP/1.1 200") { 1 } else { 0 };
+                let status = if expected == 1 { "200" } else { "400" };
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}, {line} {field}{both}: {answer}");
+                assert_eq!(targets.try_iter().count(), expected, "{path}, {line} {field}{both}");
+            }
+        }
+    }
+}
+
+#[test]
+fn invalid_lengths_in_responses_without_a_body_are_not_passed_on() {
+    for (method, status, lengths) in [
+        ("HEAD", "200 OK", "Content-Length: \r\n"),
+        ("HEAD", "200 OK", "Content-Length: 5, 5\r\n"),
+        ("HEAD", "200 OK", "Content-Length: 5\r\nContent-Length: 6\r\n"),
+        ("GET", "304 Not Modified", "Content-Length: x\r\n"),
+    ] {
+        let answer = format!("HTTP/1.1 {status}\r\n{lengths}\r\n");
+        let addr = http_backend(move |_| answer.clone().into_bytes());
+        for path in PATHS {
+            let proxy = Proxy::start("http", &[addr], path, "");
+            let got = proxy.ask(&format!("{method} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+            assert!(got.starts_with("HTTP/1.1 502"), "{path}, {status}, {lengths:?}: {got}");
+        }
+    }
+}
