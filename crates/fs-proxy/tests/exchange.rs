@@ -2,12 +2,15 @@
 //! Needs root.
 
 mod common;
+#[path = "common/load.rs"]
+mod load;
 
 use common::*;
 use fs_stacks::sys::send_signal;
 use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
+use load::{Client, ask, load, open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
@@ -110,64 +113,6 @@ impl Drop for Lab {
             // A test that failed early may not have made it.
             let _ = Command::new("ip").args(["netns", "del", &self.ns(role)]).output();
         }
-    }
-}
-
-fn open(to: SocketAddr) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
-/// Sends a request and reads its response. Returns true if the connection stays open.
-fn ask(on: &mut BufReader<TcpStream>, close: bool) -> std::io::Result<bool> {
-    let connection = if close { "close" } else { "keep-alive" };
-    write!(on.get_mut(), "GET /short HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n")?;
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        if on.read_line(&mut head)? == 0 {
-            return Err(std::io::Error::other(format!("ended within {head:?}")));
-        }
-    }
-    let mut body = [0; 5];
-    on.read_exact(&mut body)?;
-    assert_eq!(&body, b"short");
-    Ok(!head.to_lowercase().contains("\r\nconnection: close\r\n"))
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Client {
-    /// HTTP on one connection until the proxy closes it.
-    Kept,
-    /// HTTP, a connection for each request, which the proxy closes.
-    New,
-    /// TCP, a connection for each request, which the client closes.
-    Tcp,
-}
-
-/// Sends requests until `stop`.
-fn load(client: Client, to: SocketAddr, stop: &AtomicBool, count: &AtomicUsize) {
-    let mut kept: Option<BufReader<TcpStream>> = None;
-    while !stop.load(Ordering::SeqCst) {
-        let mut connection = match kept.take() {
-            Some(kept) => kept,
-            None => BufReader::new(open(to).unwrap_or_else(|error| panic!("{client:?} cannot connect: {error}"))),
-        };
-        let is_open = ask(&mut connection, matches!(client, Client::New))
-            .unwrap_or_else(|error| panic!("{client:?}, request {}: {error}", count.load(Ordering::SeqCst)));
-        match client {
-            Client::Kept => kept = Some(connection).filter(|_| is_open),
-            Client::New => {
-                let rest = connection.read(&mut [0]).unwrap_or_else(|error| panic!("{client:?}, at the end: {error}"));
-                assert_eq!(rest, 0, "bytes after the response");
-            }
-            Client::Tcp => {}
-        }
-        count.fetch_add(1, Ordering::SeqCst);
-        // Clients and proxies share the machine's CPUs.
-        thread::sleep(Duration::from_millis(2));
     }
 }
 
