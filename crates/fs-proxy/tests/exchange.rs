@@ -273,6 +273,42 @@ fn successors_on_af_xdp_lose_no_request() {
     exchange("short", 1, "0", true);
 }
 
+/// Native mode is given up, because the only neighbour is silent once the program is attached.
+#[test]
+fn process_in_a_slower_mode_refuses_a_successor_and_goes_on() {
+    if thread::available_parallelism().unwrap().get() < 2 {
+        println!("skipped: one core uses generic mode at once");
+        return;
+    }
+    let Some(lab) = Lab::up("slower", 2) else { return };
+    let (far, host) = (lab.ns("far"), lab.ns("host"));
+    run(&format!("ip -n {host} link set front0 address 02:00:00:00:94:02"));
+    run(&format!("ip -n {far} neigh replace 10.94.0.2 lladdr 02:00:00:00:94:02 dev far0 nud permanent"));
+    // The host must know its neighbour. Then that answers once more, before the program is attached.
+    assert!(lab.within(|| TcpStream::connect("10.94.0.2:1")).is_err());
+    run(&format!("ip netns exec {far} nft add table arp silent"));
+    run(&format!("ip netns exec {far} nft add chain arp silent out {{ type filter hook output priority 0 ; }}"));
+    let limit = "limit rate over 1/day burst 1 packets drop";
+    run(&format!("ip netns exec {far} nft add rule arp silent out arp operation reply {limit}"));
+    let family = Family::start(&lab, lab.server(Arc::default()), "0,1");
+    assert_eq!(family.said("falling back to the next one"), 1, "{}", family.program.log());
+    run(&format!("ip netns exec {far} nft delete table arp silent"));
+
+    let to = family.program.addrs[0];
+    let mut kept = lab.connect(to);
+    assert!(ask(&mut kept, false).unwrap());
+    for times in 1..=2 {
+        send_signal(family.processes[0], Signal::User2).unwrap();
+        eventually("it says why", || family.said("does not work in the XDP mode that --link names") == times);
+        assert_eq!(family.said("nothing has changed, this process goes on"), times);
+        assert!(ask(&mut kept, false).unwrap());
+        ask(&mut lab.connect(to), true).unwrap();
+    }
+    send_signal(family.processes[0], Signal::Terminate).unwrap();
+    drop(kept);
+    eventually("it has ended", || family.has_ended(0));
+}
+
 #[test]
 #[ignore = "long: make proof"]
 fn twenty_successors_on_af_xdp_lose_no_request() {
