@@ -2,12 +2,15 @@
 //! Needs root.
 
 mod common;
+#[path = "common/load.rs"]
+mod load;
 
 use common::*;
 use fs_stacks::sys::send_signal;
 use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
+use load::{Client, ask, load, open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
@@ -110,64 +113,6 @@ impl Drop for Lab {
             // A test that failed early may not have made it.
             let _ = Command::new("ip").args(["netns", "del", &self.ns(role)]).output();
         }
-    }
-}
-
-fn open(to: SocketAddr) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
-/// Sends a request and reads its response. Returns true if the connection stays open.
-fn ask(on: &mut BufReader<TcpStream>, close: bool) -> std::io::Result<bool> {
-    let connection = if close { "close" } else { "keep-alive" };
-    write!(on.get_mut(), "GET /short HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n")?;
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        if on.read_line(&mut head)? == 0 {
-            return Err(std::io::Error::other(format!("ended within {head:?}")));
-        }
-    }
-    let mut body = [0; 5];
-    on.read_exact(&mut body)?;
-    assert_eq!(&body, b"short");
-    Ok(!head.to_lowercase().contains("\r\nconnection: close\r\n"))
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Client {
-    /// HTTP on one connection until the proxy closes it.
-    Kept,
-    /// HTTP, a connection for each request, which the proxy closes.
-    New,
-    /// TCP, a connection for each request, which the client closes.
-    Tcp,
-}
-
-/// Sends requests until `stop`.
-fn load(client: Client, to: SocketAddr, stop: &AtomicBool, count: &AtomicUsize) {
-    let mut kept: Option<BufReader<TcpStream>> = None;
-    while !stop.load(Ordering::SeqCst) {
-        let mut connection = match kept.take() {
-            Some(kept) => kept,
-            None => BufReader::new(open(to).unwrap_or_else(|error| panic!("{client:?} cannot connect: {error}"))),
-        };
-        let is_open = ask(&mut connection, matches!(client, Client::New))
-            .unwrap_or_else(|error| panic!("{client:?}, request {}: {error}", count.load(Ordering::SeqCst)));
-        match client {
-            Client::Kept => kept = Some(connection).filter(|_| is_open),
-            Client::New => {
-                let rest = connection.read(&mut [0]).unwrap_or_else(|error| panic!("{client:?}, at the end: {error}"));
-                assert_eq!(rest, 0, "bytes after the response");
-            }
-            Client::Tcp => {}
-        }
-        count.fetch_add(1, Ordering::SeqCst);
-        // Clients and proxies share the machine's CPUs.
-        thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -326,6 +271,42 @@ fn exchange(name: &str, times: usize, cores: &str, hurried: bool) {
 #[test]
 fn successors_on_af_xdp_lose_no_request() {
     exchange("short", 1, "0", true);
+}
+
+/// Native mode is given up, because the only neighbour is silent once the program is attached.
+#[test]
+fn process_in_a_slower_mode_refuses_a_successor_and_goes_on() {
+    if thread::available_parallelism().unwrap().get() < 2 {
+        println!("skipped: one core uses generic mode at once");
+        return;
+    }
+    let Some(lab) = Lab::up("slower", 2) else { return };
+    let (far, host) = (lab.ns("far"), lab.ns("host"));
+    run(&format!("ip -n {host} link set front0 address 02:00:00:00:94:02"));
+    run(&format!("ip -n {far} neigh replace 10.94.0.2 lladdr 02:00:00:00:94:02 dev far0 nud permanent"));
+    // The host must know its neighbour. Then that answers once more, before the program is attached.
+    assert!(lab.within(|| TcpStream::connect("10.94.0.2:1")).is_err());
+    run(&format!("ip netns exec {far} nft add table arp silent"));
+    run(&format!("ip netns exec {far} nft add chain arp silent out {{ type filter hook output priority 0 ; }}"));
+    let limit = "limit rate over 1/day burst 1 packets drop";
+    run(&format!("ip netns exec {far} nft add rule arp silent out arp operation reply {limit}"));
+    let family = Family::start(&lab, lab.server(Arc::default()), "0,1");
+    assert_eq!(family.said("falling back to the next one"), 1, "{}", family.program.log());
+    run(&format!("ip netns exec {far} nft delete table arp silent"));
+
+    let to = family.program.addrs[0];
+    let mut kept = lab.connect(to);
+    assert!(ask(&mut kept, false).unwrap());
+    for times in 1..=2 {
+        send_signal(family.processes[0], Signal::User2).unwrap();
+        eventually("it says why", || family.said("does not work in the XDP mode that --link names") == times);
+        assert_eq!(family.said("nothing has changed, this process goes on"), times);
+        assert!(ask(&mut kept, false).unwrap());
+        ask(&mut lab.connect(to), true).unwrap();
+    }
+    send_signal(family.processes[0], Signal::Terminate).unwrap();
+    drop(kept);
+    eventually("it has ended", || family.has_ended(0));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Listening sockets that pass to another process, by SIGUSR2 or from systemd. Over loopback, on
-//! kernel sockets.
+//! kernel sockets. `FS_PROXY_EXCHANGES` sets how often a process is replaced under load.
 
 mod common;
+#[path = "common/load.rs"]
+mod load;
 
 use common::*;
 use fs_stacks::sys::send_signal;
@@ -142,13 +144,14 @@ fn successors_lose_no_connection_under_load() {
                 }
             });
         }
-        for _ in 0..5 {
+        for _ in 0..load::times("FS_PROXY_EXCHANGES", 5) {
             let before = count.load(Ordering::SeqCst);
             family.succeed();
             eventually("the successor answers", || count.load(Ordering::SeqCst) > before + 20);
         }
         stop.store(true, Ordering::SeqCst);
     });
+    println!("{} successors, {} requests", family.processes.len() - 1, count.load(Ordering::SeqCst));
     // The connections of the first process have seen nothing.
     ask_kept(tcp, &mut tunnel).unwrap();
     go.store(true, Ordering::SeqCst);

@@ -216,6 +216,8 @@ where
     }
     let (sleeps, drain) = (setup.policy.sleep, setup.drain);
     let core = make_core(index, setup, shared.clone());
+    // Others may ask at once why a device runs in a slower mode.
+    core.publish();
     let core_ref = CoreRef(core.clone());
     let _entered = core_ref.enter();
     let tokio = tokio::runtime::Builder::new_current_thread()

@@ -22,8 +22,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
+
+/// Reads of bytes that nobody needs before a close. Fewer: a client that has sent more may lose the end of
+/// its response. More: a client that goes on sending keeps the core busy.
+const UNREAD_READS: usize = 16;
 
 /// Settings for serving connections.
 #[derive(Clone, Debug)]
@@ -257,7 +261,7 @@ where
 
     /// Passes the stream to hyper. `prefix` has been read from it.
     fn connect(&mut self, stream: Stream, prefix: Bytes) {
-        let io = TokioIo::new(Watched { stream, prefix, activity: self.activity.clone() });
+        let io = TokioIo::new(Watched { stream, prefix, was_read: false, activity: self.activity.clone() });
         let noted = Noted { service: self.service.clone(), activity: self.activity.clone() };
         self.connection = Some(self.options.builder.serve_connection(io, noted));
     }
@@ -301,12 +305,13 @@ where
         loop {
             if let Some(stream) = &mut self.closing {
                 // Sends FIN after the sent bytes. An error means that the peer is gone already.
-                if Pin::new(stream).poll_shutdown(cx).is_pending() {
+                if Pin::new(&mut *stream).poll_shutdown(cx).is_pending() {
                     // TLS still has records to send.
                     let Some(limit) = self.options.idle_timeout else { return Poll::Pending };
                     let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
                     ready!(patience.as_mut().poll(cx));
                 }
+                discard_unread(stream, cx);
                 self.closing = None;
                 return Poll::Ready(Ok(Active::Done(Served::Closed)));
             }
@@ -336,6 +341,19 @@ where
                     self.connect(watched.stream, unread);
                 }
             }
+        }
+    }
+}
+
+/// Reads what has arrived. A close with unread bytes, such as the peer's close_notify, would be a reset,
+/// which discards what the peer has not got yet.
+fn discard_unread(stream: &mut Stream, cx: &mut Context<'_>) {
+    let mut bytes = [0; 1024];
+    for _ in 0..UNREAD_READS {
+        let mut unread = ReadBuf::new(&mut bytes);
+        match Pin::new(&mut *stream).poll_read(cx, &mut unread) {
+            Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
+            _ => return,
         }
     }
 }

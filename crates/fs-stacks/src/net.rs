@@ -212,7 +212,13 @@ impl Stream {
     /// # Errors
     /// The errors of `recv(2)`.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        below!(self, s => Box::pin(s.peek(buf)).await)
+        let mut buf = ReadBuf::new(buf);
+        poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
+    }
+
+    /// Like [`Stream::peek`], for hand-written futures. One task at a time can wait.
+    pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+        below!(self, s => s.poll_peek(cx, buf))
     }
 
     /// Waits until a write would not block.

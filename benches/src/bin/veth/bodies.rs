@@ -4,17 +4,17 @@
 //! HAProxy gets buffers of 64 KiB, as much as our proxy reads at once. With its default of 16 KiB it
 //! costs several times as much.
 
+use crate::peers;
 use crate::proxy::machine_seconds;
 use crate::with_logs;
 use anyhow::{Context, Result};
 use fs_benches::parts::{Plan, in_turns};
 use fs_benches::report::{Goal, Row};
-use fs_tests::apps::READY_LIMIT;
 use fs_tests::body;
 use fs_tests::clients::{self, WrkOptions};
 use fs_tests::lab::{BACKEND, BACKEND6, FRONT};
 use fs_tests::proxy::{HTTP_PORT, Proxy, ProxyOptions};
-use fs_tests::{Lab, Nginx, Ns, Proc, Stack};
+use fs_tests::{Nginx, Ns, Stack};
 
 #[derive(Clone, Copy)]
 enum Side {
@@ -64,7 +64,7 @@ fn round(plan: &Plan, side: Side, connections: u32) -> Result<Round> {
         let _proxy = match side {
             Side::Fastsock => Some(Proxy::start(lab, &of(Stack::Fastsock))?.proc),
             Side::Kernel => Some(Proxy::start(lab, &of(Stack::Kernel))?.proc),
-            Side::Haproxy => Some(haproxy(lab)?),
+            Side::Haproxy => Some(peers::haproxy(lab, 64 << 10)?),
             Side::NoProxy => None,
         };
         let server = match side {
@@ -82,20 +82,4 @@ fn round(plan: &Plan, side: Side, connections: u32) -> Result<Round> {
             gigabits_per_second: wrk.bytes as f64 * 8e-3 / wrk.duration_us.max(1) as f64,
         })
     })
-}
-
-/// Starts HAProxy with one thread on the proxy's CPU, in front of the same server.
-fn haproxy(lab: &Lab) -> Result<Proc> {
-    let config = lab.dir().join("haproxy.cfg");
-    let text = format!(
-        "global\n  nbthread 1\n  tune.bufsize 65536\ndefaults\n  mode http\n  timeout connect 10s\n  timeout client \
-         60s\n  timeout server 60s\nlisten front\n  bind {FRONT}:{HTTP_PORT}\n  http-reuse always\n  server back \
-         {BACKEND}:80\n"
-    );
-    std::fs::write(&config, text)?;
-    let mut command = lab.command(Ns::Host, "taskset");
-    command.args(["-c", "0", "haproxy", "-db", "-f"]).arg(&config);
-    let mut proc = lab.spawn("haproxy", &mut command)?;
-    proc.wait_for("answer", READY_LIMIT, || lab.reaches(Ns::Client, FRONT, HTTP_PORT))?;
-    Ok(proc)
 }

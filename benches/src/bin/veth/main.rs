@@ -9,6 +9,7 @@ mod beside;
 mod bodies;
 mod bulk;
 mod latency;
+mod peers;
 mod proxy;
 mod raw;
 mod short;

@@ -1,4 +1,4 @@
-//! The proxy: requests per CPU second, against the same program on kernel sockets.
+//! The proxy: requests per CPU second, against the same program on kernel sockets, HAProxy and nginx.
 //!
 //! The proxy's own CPU seconds do not contain interrupts that run for it on the sender's core. They
 //! contain those that its sends cause at the receivers. Both hold on both stacks, so the report
@@ -9,7 +9,7 @@
 //! been requested in the same time (`stats_correct`). One stall of 20 ms in a round of 2 s then
 //! becomes the 99th percentile, whatever the other 150,000 answers took.
 
-use crate::{BOTH, with_logs};
+use crate::{peers, with_logs};
 use anyhow::{Context, Result};
 use fs_benches::parts::{Plan, in_turns};
 use fs_benches::report::{Goal, Row};
@@ -33,51 +33,105 @@ struct Round {
     wrk_p99_us: f64,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Fastsock,
+    Kernel,
+    Haproxy,
+    Nginx,
+}
+
+/// nginx may lack TCP proxying (`stream`).
+const SIDES: [Side; 4] = [Side::Fastsock, Side::Kernel, Side::Haproxy, Side::Nginx];
+
+/// What is reported of a round, and the least ratios: of fastsock to HAProxy, and of kernel sockets to it.
+struct Goals {
+    proxy_cpu: [Goal; 2],
+    machine_cpu: Goal,
+}
+
+fn goals(mode: Mode, close: bool) -> Goals {
+    use Goal::{AtLeast, None};
+    let (proxy_cpu, machine_cpu) = match (mode, close) {
+        (Mode::Http, false) => ([AtLeast(1.5), AtLeast(1.3)], AtLeast(1.4)),
+        (Mode::Http, true) => ([AtLeast(1.3), AtLeast(1.15)], AtLeast(1.4)),
+        (Mode::Tcp, false) => ([AtLeast(1.4), None], None),
+        (Mode::Tcp, true) => ([None, None], None),
+    };
+    Goals { proxy_cpu, machine_cpu }
+}
+
+type Figure = (&'static str, &'static str, fn(&Round) -> f64);
+
+const FIGURES: [Figure; 6] = [
+    ("per proxy CPU s", "requests/CPU s", |round| round.per_cpu_second),
+    ("per machine CPU s", "requests/CPU s", |round| round.per_machine_second),
+    ("rate", "requests/s", |round| round.rate),
+    ("p50", "µs", |round| round.p50_us),
+    ("p99", "µs", |round| round.p99_us),
+    ("p99 of time (wrk)", "µs", |round| round.wrk_p99_us),
+];
+
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for mode in [Mode::Http, Mode::Tcp] {
+        let sides = if mode == Mode::Http { &SIDES[..] } else { &SIDES[..3] };
         for close in [false, true] {
-            let figures = in_turns(plan, &BOTH, |stack| round(plan, stack, mode, close))?;
+            let figures = in_turns(plan, sides, |side| round(plan, side, mode, close))?;
             let name = match mode {
                 Mode::Http => "HTTP proxy",
                 Mode::Tcp => "TCP proxy",
             };
             let load = if close { "short" } else { "keep-alive" };
-            let mut row = |what: &str, unit: &'static str, goal: Goal, value: fn(&Round) -> f64| {
-                let [ours, kernel] = [0, 1].map(|side: usize| figures[side].iter().map(value).collect::<Vec<_>>());
-                rows.push(Row::new(&format!("{name}, {load}: {what}"), unit, &ours, "kernel", &kernel, goal));
-            };
-            row("per proxy CPU s", "requests/CPU s", Goal::AtLeast(1.0), |round| round.per_cpu_second);
-            row("per machine CPU s", "requests/CPU s", Goal::None, |round| round.per_machine_second);
-            row("rate", "requests/s", Goal::None, |round| round.rate);
-            row("p50", "µs", Goal::None, |round| round.p50_us);
-            row("p99", "µs", Goal::None, |round| round.p99_us);
-            row("p99 of time (wrk)", "µs", Goal::None, |round| round.wrk_p99_us);
+            for (number, (what, unit, value)) in FIGURES.into_iter().enumerate() {
+                let of = |side: usize| figures[side].iter().map(value).collect::<Vec<_>>();
+                let [ours, kernel, haproxy] = [0, 1, 2].map(of);
+                let Goals { proxy_cpu: [of_ours, of_kernel], machine_cpu } = goals(mode, close);
+                let (twin, first, second) = match number {
+                    0 => (Goal::AtLeast(1.0), of_ours, of_kernel),
+                    1 => (Goal::None, machine_cpu, Goal::None),
+                    _ => (Goal::None, Goal::None, Goal::None),
+                };
+                let own = format!("{name}, {load}: {what}");
+                rows.push(Row::new(&own, unit, &ours, "kernel", &kernel, twin));
+                rows.push(Row::new(&own, unit, &ours, "HAProxy", &haproxy, first));
+                if mode == Mode::Http {
+                    rows.push(Row::new(&own, unit, &ours, "nginx", &of(3), Goal::None));
+                }
+                let other = format!("{name} on kernel sockets, {load}: {what}");
+                rows.push(Row::new(&other, unit, &kernel, "HAProxy", &haproxy, second));
+            }
         }
     }
     Ok(rows)
 }
 
-fn round(plan: &Plan, stack: Stack, mode: Mode, close: bool) -> Result<Round> {
+fn round(plan: &Plan, side: Side, mode: Mode, close: bool) -> Result<Round> {
     let lab = crate::lab(&[])?;
     with_logs(&lab, |lab| {
         let small = body::body(body::SMALL)?;
         let listen = [format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")];
         let nginx = Nginx::start(lab, Ns::Backend, "nginx", &listen, &[&small])?;
         nginx.proc.pin("1")?;
-        let mut proxy = Proxy::start(lab, &ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) })?;
+        let of = |stack| ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) };
+        let proxy = match side {
+            Side::Fastsock => Proxy::start(lab, &of(Stack::Fastsock))?.proc,
+            Side::Kernel => Proxy::start(lab, &of(Stack::Kernel))?.proc,
+            Side::Haproxy => peers::haproxy(lab, peers::USUAL_BUFFER)?,
+            Side::Nginx => peers::nginx(lab)?,
+        };
         let options = WrkOptions {
             threads: 1,
             connections: CONNECTIONS,
             cpus: Some("1".into()),
             ..WrkOptions::new(plan.seconds, close)
         };
-        let (cpu, machine) = (proxy.proc.cpu_seconds()?, machine_seconds()?);
-        let wrk = clients::wrk(lab, &format!("{}/64", proxy.url(mode)), &options)?;
-        let (cpu, machine) = (proxy.proc.cpu_seconds()? - cpu, machine_seconds()? - machine);
-        wrk.clean().with_context(|| format!("{}, {mode:?}, close: {close}", stack.name()))?;
+        let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
+        let (cpu, machine) = (proxy.cpu_seconds()?, machine_seconds()?);
+        let wrk = clients::wrk(lab, &format!("http://{FRONT}:{port}/64"), &options)?;
+        let (cpu, machine) = (proxy.cpu_seconds()? - cpu, machine_seconds()? - machine);
+        wrk.clean().with_context(|| format!("{side:?}, {mode:?}, close: {close}"))?;
         let latency = latencies(plan, mode, close).run(lab, Ns::Client)?;
-        proxy.stop()?;
         let requests = wrk.requests as f64;
         Ok(Round {
             per_cpu_second: requests / cpu.max(0.01),

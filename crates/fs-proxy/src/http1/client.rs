@@ -75,6 +75,8 @@ pub(super) struct Client<'a> {
     pub(super) held: Kept,
     /// Bytes of `held` that were checked and are no complete head.
     pub(super) seen: usize,
+    /// The client has ended its stream: after `held` there is no request.
+    pub(super) has_ended: bool,
     /// Bytes for the server that it has not taken yet.
     pub(super) up: Kept,
     /// For the client.
@@ -95,6 +97,7 @@ impl<'a> Client<'a> {
             added: Added::new(from.peer.ip(), from.is_tls, is_trusted),
             held: kept(),
             seen: 0,
+            has_ended: false,
             up: kept(),
             down: kept(),
             answer: kept(),

@@ -351,16 +351,17 @@ impl<'a, 'b> Exchange<'a, 'b> {
         write(&mut client.down, [&out, second], &mut client.stream, &mut self.moved, cx).map_err(|_| Failure::Client)
     }
 
-    /// A client that closes while its response is in progress ends the request. Bytes of further
-    /// requests are kept.
+    /// A client that resets its connection while its response is in progress ends the request. A client
+    /// that ends its stream has only no further requests. Bytes of further requests are kept.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         let client = &mut *self.client;
-        while client.held.bytes().len() < HELD_MAX {
+        while !client.has_ended && client.held.bytes().len() < HELD_MAX {
             let mut scratch = client.site.scratch.borrow_mut();
             match read_once!(client.stream, scratch, client.core(), cx) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(len @ 1..)) => client.held.keep(&scratch[..len]),
-                Poll::Ready(_) => return Err(Failure::Client),
+                Poll::Ready(Ok(0)) => client.has_ended = true,
+                Poll::Ready(Ok(len)) => client.held.keep(&scratch[..len]),
+                Poll::Ready(Err(_)) => return Err(Failure::Client),
             }
         }
         Ok(())

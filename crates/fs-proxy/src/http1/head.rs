@@ -25,6 +25,8 @@ const FORWARDED_FOR: usize = 17;
 const DIGITS_MAX: usize = 18;
 /// Length of `HTTP/1.1 200`.
 const STATUS_END: usize = 12;
+/// Two recipients could disagree about the end of the request.
+const LENGTH_AND_CODING: Refusal = Refusal(400, "a length and a transfer coding");
 const VIA: &[u8] = b"Via: 1.1 fs-proxy\r\n";
 
 /// The result of parsing.
@@ -117,7 +119,7 @@ fn follows_crlf(bytes: &[u8], at: usize) -> bool {
 }
 
 /// Parses a length: digits only.
-fn length(value: &[u8]) -> Option<u64> {
+pub(crate) fn length(value: &[u8]) -> Option<u64> {
     let is_plain = !value.is_empty() && value.len() <= DIGITS_MAX && value.iter().all(u8::is_ascii_digit);
     is_plain.then(|| value.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
 }
@@ -170,16 +172,16 @@ pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request
         Err(error) => return Parsed::Refused(refused(error)),
     };
     let (Some(method), Some(path), Some(1)) = (head.method, head.path, head.version) else {
-        return Parsed::Odd("version");
+        return odd(head.headers, "version");
     };
     if path.contains('#') {
         // Requests have no fragment (RFC 9112 3.2). A server that drops it and one that does not would
         // disagree about the path.
         return Parsed::Refused(Refusal(400, "bad target"));
     }
-    let Some(target) = Target::of(method, path) else { return Parsed::Odd("target") };
+    let Some(target) = Target::of(method, path) else { return odd(head.headers, "target") };
     if !bytes[..len].ends_with(b"\r\n\r\n") {
-        return Parsed::Odd("line ends");
+        return odd(head.headers, "line ends");
     }
     let end = len - 2;
     let lines = &*head.headers;
@@ -197,7 +199,7 @@ pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request
     for (number, line) in lines.iter().enumerate() {
         let start = offset(bytes, line.name.as_bytes());
         if !follows_crlf(bytes, start) {
-            return Parsed::Odd("line ends");
+            return odd(lines, "line ends");
         }
         let leave_out = match Field::of(line.name) {
             Field::EndToEnd => false,
@@ -214,14 +216,14 @@ pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request
                 target != Target::AsItCame
             }
             Field::Expect if line.value.eq_ignore_ascii_case(b"100-continue") => false,
-            Field::Expect => return Parsed::Odd("expectation"),
+            Field::Expect => return odd(lines, "expectation"),
             Field::Connection => {
                 options.add(line.value);
                 true
             }
             Field::ContentLength => {
                 if content_length.is_some() || line.value.contains(&b',') || line.value.len() > DIGITS_MAX {
-                    return Parsed::Odd("length");
+                    return odd(lines, "length");
                 }
                 content_length = length(line.value);
                 if content_length.is_none() {
@@ -251,7 +253,7 @@ pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request
         match coding(lines) {
             // RFC 9112 6.1: a proxy in front may have used the length.
             _ if content_length.is_some() => {
-                return Parsed::Refused(Refusal(400, "a length and a transfer coding"));
+                return Parsed::Refused(LENGTH_AND_CODING);
             }
             Coding::Chunked => {}
             Coding::Other => return Parsed::Refused(Refusal(501, "a transfer coding other than chunked")),
@@ -267,6 +269,17 @@ pub fn request(bytes: &[u8], added: &Added, out: &mut Vec<u8>) -> Parsed<Request
     let is_idempotent = matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
     let may_repeat = body.is_done() && is_idempotent;
     Parsed::Whole(Request { body, close: options.close, is_head: method == "HEAD", may_repeat }, len)
+}
+
+/// Leaves a request to hyper, unless hyper would serve what is refused here: it drops a length next to a
+/// transfer coding.
+#[cold]
+fn odd(lines: &[Header<'_>], why: &'static str) -> Parsed<Request> {
+    let has = |field| lines.iter().any(|line| Field::of(line.name) == field);
+    match has(Field::ContentLength) && has(Field::TransferEncoding) {
+        true => Parsed::Refused(LENGTH_AND_CODING),
+        false => Parsed::Odd(why),
+    }
 }
 
 /// Parses a head that [`request`] has written, and passes it to `read`.

@@ -308,8 +308,8 @@ fn answer(
     match framing {
         Framing::Clear => {}
         Framing::Twice => lease.sender = None,
-        Framing::Unknown => {
-            lease.used.complain(&"answers with a transfer coding that was not asked for");
+        Framing::Wrong(what) => {
+            lease.used.complain(&what);
             return refuse(Refusal::BROKE_PROTOCOL, exchange);
         }
     }

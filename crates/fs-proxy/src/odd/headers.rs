@@ -2,6 +2,7 @@
 
 use super::request_body::RequestBody;
 use crate::fields::{Coding, Field, may_be_named};
+use crate::http1::head::length;
 use crate::http1::target::is_host;
 use crate::refusal::Refusal;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -112,14 +113,18 @@ pub(crate) enum Framing {
     /// Both a length and chunks. Chunks take precedence, and the next response on this connection
     /// cannot be trusted (RFC 9112 6.3).
     Twice,
-    /// A transfer coding that was not requested.
-    Unknown,
+    /// It has none that could be passed on, for this reason.
+    Wrong(&'static str),
 }
 
 /// Converts a server's response into the proxy's.
 pub(crate) fn to_client(head: &mut response::Parts) -> Framing {
+    // hyper does not read the length of a response that has no body, such as one to HEAD.
+    let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
+    let is_valid = lengths.next().is_none_or(|first| length(first.as_bytes()).is_some()) && lengths.next().is_none();
     let framing = match coding(&head.headers) {
-        Some(Coding::Other | Coding::Malformed) => Framing::Unknown,
+        _ if !is_valid => Framing::Wrong("sends an invalid length"),
+        Some(Coding::Other | Coding::Malformed) => Framing::Wrong("sends a transfer coding that was not asked for"),
         // The length is wrong for the body, and would truncate it for the client.
         Some(Coding::Chunked) if head.headers.remove(header::CONTENT_LENGTH).is_some() => Framing::Twice,
         _ => Framing::Clear,
@@ -322,7 +327,11 @@ mod tests {
         };
         assert_eq!(answer(&[("content-length", "5"), ("transfer-encoding", "Chunked")]), (Framing::Twice, false));
         assert_eq!(answer(&[("content-length", "5")]), (Framing::Clear, true));
-        assert_eq!(answer(&[("transfer-encoding", "gzip, chunked")]).0, Framing::Unknown);
+        assert!(matches!(answer(&[("transfer-encoding", "gzip, chunked")]).0, Framing::Wrong(_)));
+        for lengths in [&[""][..], &["5", "5"], &["5, 5"], &["-1"]] {
+            let lengths: Vec<(&str, &str)> = lengths.iter().map(|length| ("content-length", *length)).collect();
+            assert!(matches!(answer(&lengths).0, Framing::Wrong(_)), "{lengths:?}");
+        }
         let sent = [("host", "a"), ("transfer-encoding", "gzip, chunked")];
         assert_eq!(forwarded(request("/", &sent)).unwrap_err().0, 501);
     }

@@ -13,5 +13,7 @@ pub(super) const BUFFER_MAX: usize = 64 << 10;
 pub(crate) fn serve_options(timeouts: &Timeouts) -> ServeOptions {
     let mut builder = Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(timeouts.idle).max_buf_size(BUFFER_MAX).max_headers(LINES_MAX);
+    // A client that ends its stream behind a request gets the response, as on the lean path.
+    builder.half_close(true);
     ServeOptions { builder, idle_timeout: Some(timeouts.idle), ..ServeOptions::default() }
 }

@@ -4,6 +4,7 @@
 //! client0 10.93.1.2 ── front0 10.93.1.1 (host) back0 10.93.2.1 ── near0 10.93.2.2 (router) far0 10.93.3.1 ── server0 10.93.3.2
 //! ```
 //! In IPv6 the addresses are fd93:1::2 and so on.
+#![allow(dead_code)]
 
 #[path = "../../../fs-xdp/tests/support/tcx_unsafe.rs"]
 mod tcx_unsafe;

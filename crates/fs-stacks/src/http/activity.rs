@@ -45,12 +45,15 @@ pub(super) struct Watched {
     pub(super) stream: Stream,
     /// Bytes to read before those of the stream.
     pub(super) prefix: Bytes,
+    /// hyper has tried to read since its last flush.
+    pub(super) was_read: bool,
     pub(super) activity: Rc<Activity>,
 }
 
 impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        this.was_read = true;
         if !this.prefix.is_empty() {
             let len = this.prefix.len().min(buf.remaining());
             buf.put_slice(&this.prefix.split_to(len));
@@ -97,6 +100,12 @@ impl AsyncWrite for Watched {
         // unwritten, because nothing would send them for an idle connection.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.activity.unwritten.set(flushed.is_pending());
+        // While a response is in progress, hyper does not read if it allows half-closes, and would not
+        // notice a reset.
+        let is_watched = std::mem::take(&mut self.was_read) || self.activity.open.get() == 0;
+        if !is_watched && let Poll::Ready(Err(error)) = self.stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])) {
+            return Poll::Ready(Err(error));
+        }
         flushed
     }
 

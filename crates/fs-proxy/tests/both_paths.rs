@@ -1,0 +1,227 @@
+//! What the lean path and hyper's do alike. Over loopback on kernel sockets; `af_xdp` repeats it on
+//! fastsock.
+
+mod common;
+#[path = "common/identity.rs"]
+mod identity;
+
+use common::*;
+use fs_stacks::testing::PATIENCE;
+use identity::Identity;
+use rustix::net::sockopt::set_socket_linger;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// Who serves a request that both can serve.
+const PATHS: [&str; 2] = ["lean = true", "lean = false"];
+const LENGTH: usize = 1 << 20;
+
+/// A server that answers with the target, or a long body, once a proxy that gives up would have done so.
+/// Returns the targets that arrive.
+fn patient_server() -> (SocketAddr, Receiver<String>) {
+    let (sender, targets) = channel();
+    let addr = backend(move |stream| {
+        let mut writer = stream.try_clone()?;
+        let mut reader = BufReader::new(stream);
+        while let Some(request) = read_request(&mut reader)? {
+            let target = request.head.split(' ').nth(1).unwrap().to_owned();
+            sender.send(target.clone()).map_err(std::io::Error::other)?;
+            reader.get_ref().set_read_timeout(Some(Duration::from_millis(200)))?;
+            if reader.fill_buf().is_ok() {
+                return Ok(());
+            }
+            reader.get_ref().set_read_timeout(None)?;
+            let body = if target == "/long" { pattern(LENGTH) } else { [target.as_bytes(), &request.body].concat() };
+            writer.write_all(&ok(body))?;
+        }
+        Ok(())
+    });
+    (addr, targets)
+}
+
+/// Streams of requests, and the body of each response.
+fn streams() -> Vec<(String, Vec<Vec<u8>>)> {
+    let get = |target: &str, version: &str| format!("GET {target} HTTP/{version}\r\nHost: x\r\n\r\n");
+    let post = |framing: &str, body: &str| format!("POST /p HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n{body}");
+    let body = "b".repeat(300_000);
+    let (length, chunk) =
+        (format!("Content-Length: {}", body.len()), format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()));
+    let echo = [b"/p", body.as_bytes()].concat();
+    let bytes = |text: &str| text.as_bytes().to_vec();
+    vec![
+        (get("/a", "1.1"), vec![bytes("/a")]),
+        (get("/a", "1.0"), vec![bytes("/a")]),
+        (get("/long", "1.1"), vec![pattern(LENGTH)]),
+        (get("/long", "1.0"), vec![pattern(LENGTH)]),
+        (get("/1", "1.1") + &get("/2", "1.1") + &get("/3", "1.1"), vec![bytes("/1"), bytes("/2"), bytes("/3")]),
+        // The second one passes to hyper.
+        (get("/1", "1.1") + &get("/2", "1.0"), vec![bytes("/1"), bytes("/2")]),
+        (post("Content-Length: 5", "hello"), vec![bytes("/phello")]),
+        (post("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n"), vec![bytes("/phello")]),
+        (post(&length, &body), vec![echo.clone()]),
+        (post("Transfer-Encoding: chunked", &chunk) + &get("/2", "1.1"), vec![echo, bytes("/2")]),
+    ]
+}
+
+/// Checks that a stream has these responses and nothing else.
+fn has_responses(got: &[u8], bodies: &[Vec<u8>], what: &str) {
+    let mut rest = got;
+    for body in bodies {
+        let head = rest.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or_else(|| panic!("{what}: no response"));
+        assert_eq!(&rest[8..12], b" 200", "{what}: {}", rest[..head].escape_ascii());
+        rest = &rest[head + 4..];
+        assert!(rest.starts_with(body), "{what}: {} of {} bytes", rest.len(), body.len());
+        rest = &rest[body.len()..];
+    }
+    assert!(rest.is_empty(), "{what}: {}", rest.escape_ascii());
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap()
+}
+
+#[test]
+fn client_that_ends_its_stream_gets_all_responses() {
+    for path in PATHS {
+        let (addr, targets) = patient_server();
+        let proxy = Proxy::start("http", &[addr], path, "");
+        for (requests, bodies) in streams() {
+            for waits in [false, true] {
+                let mut stream = proxy.connect();
+                stream.write_all(requests.as_bytes()).unwrap();
+                if waits {
+                    targets.recv_timeout(PATIENCE).unwrap();
+                }
+                stream.shutdown(Shutdown::Write).unwrap();
+                let mut got = Vec::new();
+                stream.read_to_end(&mut got).unwrap();
+                has_responses(&got, &bodies, &format!("{path}, {}", first_line(&requests)));
+                targets.try_iter().for_each(drop);
+            }
+        }
+    }
+}
+
+#[test]
+fn client_that_sends_close_notify_gets_all_responses() {
+    let identity = Identity::new();
+    for path in PATHS {
+        let (addr, _targets) = patient_server();
+        let proxy = identity.start("http", addr, path);
+        for (requests, bodies) in streams() {
+            let mut stream = identity.connect(&proxy);
+            stream.write_all(requests.as_bytes()).unwrap();
+            stream.conn.send_close_notify();
+            while stream.conn.wants_write() {
+                stream.conn.write_tls(&mut stream.sock).unwrap();
+            }
+            let mut got = Vec::new();
+            let what = format!("{path}, {}", first_line(&requests));
+            if let Err(error) = stream.read_to_end(&mut got) {
+                panic!("{what}, {} bytes: {error}", got.len());
+            }
+            has_responses(&got, &bodies, &what);
+        }
+    }
+}
+
+#[test]
+fn reset_of_the_client_ends_its_request() {
+    for path in PATHS {
+        for version in ["1.1", "1.0"] {
+            let (sender, events) = channel();
+            let addr = backend(move |stream| {
+                let mut reader = BufReader::new(stream);
+                read_request(&mut reader)?;
+                sender.send(true).map_err(std::io::Error::other)?;
+                let end = reader.read(&mut [0]);
+                sender.send(matches!(end, Ok(1))).map_err(std::io::Error::other)
+            });
+            let proxy = Proxy::start("http", &[addr], path, "");
+            let mut stream = proxy.connect();
+            write!(stream, "GET / HTTP/{version}\r\nHost: x\r\n\r\n").unwrap();
+            assert!(events.recv_timeout(PATIENCE).unwrap());
+            set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            drop(stream);
+            assert_eq!(events.recv_timeout(PATIENCE), Ok(false), "{path}, {version}: the server's connection is open");
+        }
+    }
+}
+
+#[test]
+fn request_that_ends_within_its_body_reaches_no_server() {
+    for path in PATHS {
+        let (addr, targets) = patient_server();
+        let proxy = Proxy::start("http", &[addr], path, "");
+        for (framing, part) in [
+            ("Content-Length: 10", "hello"),
+            ("Content-Length: 300000", "hello"),
+            ("Transfer-Encoding: chunked", "5\r\nhello\r\n"),
+            ("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n"),
+        ] {
+            for version in ["1.1", "1.0"] {
+                let mut stream = proxy.connect();
+                write!(stream, "POST / HTTP/{version}\r\nHost: x\r\n{framing}\r\n\r\n{part}").unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                let mut got = Vec::new();
+                stream.read_to_end(&mut got).unwrap();
+                assert!(got.is_empty() || &got[8..12] == b" 400", "{path}: {}", got.escape_ascii());
+            }
+        }
+        assert!(proxy.get("/last").ends_with("/last"));
+        assert_eq!(targets.try_iter().collect::<Vec<_>>(), ["/last"], "{path}");
+    }
+}
+
+/// RFC 9112 6.1: a request with both is an attack, or comes from a sender that is broken.
+#[test]
+fn length_next_to_a_transfer_coding_is_refused_before_hyper_drops_it() {
+    let smuggled = "0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
+    let odd = [
+        ("POST / HTTP/1.1", ""),
+        ("POST / HTTP/1.0", ""),
+        ("POST http://x HTTP/1.1", ""),
+        ("POST / HTTP/1.1", "Connection: x-y\r\n"),
+        ("POST / HTTP/1.1", "Connection: upgrade\r\nUpgrade: a\r\n"),
+        ("POST / HTTP/1.1", "Expect: more\r\n"),
+        ("POST / HTTP/1.1", "A: b\n"),
+        ("POST / HTTP/1.1", "Content-Length: 5\r\n"),
+    ];
+    for path in PATHS {
+        let (addr, targets) = patient_server();
+        let proxy = Proxy::start("http", &[addr], path, "");
+        for (line, field) in odd {
+            for both in [
+                "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+                "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+            ] {
+                let answer = proxy.ask_bytes(format!("{line}\r\nHost: x\r\n{field}{both}\r\n{smuggled}").as_bytes());
+                // hyper alone serves the chunks, and ends the connection.
+                let expected = if path == PATHS[1] && answer.starts_with("HTTP/1.1 200") { 1 } else { 0 };
+                let status = if expected == 1 { "200" } else { "400" };
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}, {line} {field}{both}: {answer}");
+                assert_eq!(targets.try_iter().count(), expected, "{path}, {line} {field}{both}");
+            }
+        }
+    }
+}
+
+#[test]
+fn invalid_lengths_in_responses_without_a_body_are_not_passed_on() {
+    for (method, status, lengths) in [
+        ("HEAD", "200 OK", "Content-Length: \r\n"),
+        ("HEAD", "200 OK", "Content-Length: 5, 5\r\n"),
+        ("HEAD", "200 OK", "Content-Length: 5\r\nContent-Length: 6\r\n"),
+        ("GET", "304 Not Modified", "Content-Length: x\r\n"),
+    ] {
+        let answer = format!("HTTP/1.1 {status}\r\n{lengths}\r\n");
+        let addr = http_backend(move |_| answer.clone().into_bytes());
+        for path in PATHS {
+            let proxy = Proxy::start("http", &[addr], path, "");
+            let got = proxy.ask(&format!("{method} / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+            assert!(got.starts_with("HTTP/1.1 502"), "{path}, {status}, {lengths:?}: {got}");
+        }
+    }
+}
