@@ -263,8 +263,10 @@ impl Ports {
         let share = if held { Share::Former } else { Share::Ours };
         let place = LeasedAddress { at, ..place };
         if let Some(known) = used.get_mut(&place) {
-            // Its reservation was given up, while its connections' last packets are still ours.
-            (known.users, known.held, known.share, known.reservation) = (1, held, share, reservation);
+            // Its reservation was given up, while its connections, or their last packets, are still
+            // ours. Connections are users too.
+            known.users += 1;
+            (known.held, known.share, known.reservation) = (held, share, reservation);
             known.is_shared_socket = false;
         } else {
             self.enter(place, share, reservation.as_ref().map(AsFd::as_fd))?;

@@ -390,3 +390,29 @@ fn place_ignores_flow_label_and_unneeded_scope() {
     let labelled = SocketAddr::V6(std::net::SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 80, 7, 0));
     assert_eq!(LeasedAddress::new(Protocol::Tcp, labelled, false), place("[::]:80"));
 }
+
+/// A connection outlives its listener and uses the port together with the next listener.
+#[test]
+fn connection_of_a_former_listener_does_not_free_the_port_of_the_next() {
+    let (ours, table) = noting(Duration::ZERO);
+    let theirs = std::net::TcpListener::bind(any_port()).unwrap();
+    let at = theirs.local_addr().unwrap();
+    let place = ours.acquire_listening(at, false, theirs.into()).unwrap();
+    let listening = ours.listen(place, 16).unwrap();
+    // Of a connection.
+    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), place);
+    drop(listening);
+    ours.stop_listening(place);
+    ours.release(place, true);
+    // The next listener.
+    assert_eq!(ours.acquire(Protocol::Tcp, at, false).unwrap(), place);
+    // The connection ends.
+    ours.release(place, true);
+    ours.free_cooled(Instant::now());
+    assert!(ours.is_used(place));
+    assert_eq!(table.lock().unwrap().share(&at.to_string()), Some(Share::Ours));
+    assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    ours.release(place, true);
+    ours.free_cooled(Instant::now());
+    std::net::TcpListener::bind(at).unwrap();
+}
