@@ -180,6 +180,20 @@ async fn errors_have_their_kinds() {
             assert_eq!(connected.write(b"more").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
             assert_eq!(connected.read(&mut [0; 16]).await.unwrap(), 0);
         }
+        // The end of the writing side leaves the reset for the reader, as shutdown(2) does.
+        for dropped in [false, true] {
+            let (accepted, connected) = runtimes.joined().await;
+            accepted.set_zero_linger().unwrap();
+            drop(accepted);
+            connected.readable().await.unwrap();
+            let (mut reader, mut writer) = connected.into_split();
+            if dropped {
+                drop(writer);
+            } else {
+                assert_eq!(writer.shutdown().await.unwrap_err().kind(), ErrorKind::NotConnected);
+            }
+            assert_eq!(reader.read(&mut [0; 16]).await.unwrap_err().kind(), ErrorKind::ConnectionReset, "{dropped}");
+        }
         // A writer whose peer does not read still sees a reset.
         let (accepted, mut connected) = runtimes.joined().await;
         accepted.set_zero_linger().unwrap();

@@ -221,6 +221,15 @@ impl SharedStream {
         }
     }
 
+    /// Returns the error of a call for which the connection is over, and leaves the error that ended
+    /// it for the reader.
+    pub(super) fn not_connected(&self) -> io::Error {
+        match self.error.load(Ordering::Acquire) {
+            ENDED => runtime_ended(),
+            _ => io::Error::from_raw_os_error(libc::ENOTCONN),
+        }
+    }
+
     /// Sets flags and calls the task.
     pub(super) fn ask(&self, flags: u8) {
         self.flags.fetch_or(flags, Ordering::AcqRel);

@@ -270,7 +270,7 @@ impl TcpStream {
     /// Sends FIN after the written bytes. `NotConnected` if the connection is over.
     pub(super) fn shut(&self) -> io::Result<()> {
         if self.shared.has(OUT_OVER) {
-            return Err(self.shared.take_error().unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN)));
+            return Err(self.shared.not_connected());
         }
         if !self.shared.has(SHUT) {
             self.shared.ask(SHUT);
