@@ -4,6 +4,7 @@ mod common;
 
 use common::{SERVER6, both, server};
 use fs_compat::{TcpListener, TcpSocket, TcpStream};
+use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -177,6 +178,30 @@ fn unread_data_and_zero_linger_reset() {
                 stream.write_all(b"?").await.unwrap();
                 assert_eq!(stream.read(&mut [0; 16]).await.unwrap_err().kind(), ErrorKind::ConnectionReset);
             }
+        },
+    );
+}
+
+/// A read that ends with the last byte before a reset leaves the reset for the next one.
+#[test]
+fn vectored_read_leaves_the_reset() {
+    both(
+        |_| async {
+            let listener = TcpListener::bind(server(7)).await.unwrap();
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"ab").await.unwrap();
+            stream.readable().await.unwrap();
+            // With unread data.
+        },
+        |_| async {
+            let stream = TcpStream::connect(server(7)).await.unwrap();
+            stream.readable().await.unwrap();
+            stream.try_write(b"?").unwrap();
+            poll_fn(|cx| stream.poll_closed(cx)).await;
+            let (mut a, mut b) = ([0; 2], [0; 2]);
+            let mut slices = [std::io::IoSliceMut::new(&mut a), std::io::IoSliceMut::new(&mut b)];
+            assert_eq!(stream.try_read_vectored(&mut slices).unwrap(), 2);
+            assert_eq!(stream.try_read(&mut [0; 2]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         },
     );
 }

@@ -222,7 +222,7 @@ impl TcpStream {
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         by!(
             self,
-            own => own.call(|stack, id| each(bufs.iter_mut().map(|buf| &mut **buf), |buf| stack.tcp_recv(id, buf))),
+            own => own.call(|stack, id| recv_vectored(stack, id, bufs)),
             other => other.try_read_vectored(bufs),
         )
     }
@@ -429,6 +429,18 @@ impl TcpStream {
 
 pub(crate) fn ttl_in_range(ttl: u32) -> io::Result<u8> {
     u8::try_from(ttl).ok().filter(|&ttl| ttl > 0).ok_or_else(|| to_io_error(Error::InvalidInput))
+}
+
+fn recv_vectored(stack: &mut CoreStack, id: TcpId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
+    let mut any = false;
+    each(bufs.iter_mut().map(|buf| &mut **buf), |buf| {
+        // After the last queued byte a call would take the error that ended the connection.
+        if any && stack.tcp_queued(id)?.0 == 0 {
+            return Ok(0);
+        }
+        any = true;
+        stack.tcp_recv(id, buf)
+    })
 }
 
 fn send_vectored(stack: &mut CoreStack, id: TcpId, bufs: &[IoSlice<'_>]) -> Result<usize, Error> {
