@@ -5,6 +5,7 @@ mod veth;
 
 use fs_compat::UdpSocket;
 use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -112,6 +113,26 @@ fn datagrams_that_arrive_as_one_packet() {
     });
     run.unwrap();
     assert!(peer.unwrap().wait().unwrap().success());
+}
+
+/// Of two tasks that wait for the kernel's side, the last one ends before a datagram comes.
+#[test]
+fn datagram_of_the_kernel_wakes_every_task() {
+    let Some(wire) = Wire::up("two tasks wait for the kernel's datagrams") else { return };
+    let run = wire.ours.enter(|| {
+        Wire::runtime().run(|_| async move {
+            let socket = Rc::new(UdpSocket::bind("0.0.0.0:4000").await.unwrap());
+            let theirs = socket.clone();
+            let first = tokio::task::spawn_local(async move { theirs.recv_from(&mut [0; 100]).await.unwrap().0 });
+            let mut buf = [0; 100];
+            let last = tokio::time::timeout(Duration::from_millis(50), socket.recv_from(&mut buf)).await;
+            assert!(last.is_err());
+            let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            sender.send_to(b"own", "127.0.0.1:4000").unwrap();
+            assert_eq!(tokio::time::timeout(Duration::from_secs(10), first).await.unwrap().unwrap(), 3);
+        })
+    });
+    run.unwrap();
 }
 
 #[test]

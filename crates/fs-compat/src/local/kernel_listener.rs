@@ -6,35 +6,15 @@
 //! of the cores closes its listener.
 
 use crate::local::kernel_options::{apply, set_fast_open};
+use crate::local::waiting::Waiting;
 use fs_core::{Listen, TcpOptions};
 use fs_rt::{CoreRef, KernelListen, PortLease};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio::net::{TcpListener, TcpStream};
-
-/// The tasks that wait for a connection. tokio's `poll_accept` keeps only the last waker, and the
-/// last task may be gone or busy with its connection when the next one comes. So all are woken.
-#[derive(Debug, Default)]
-struct Waiting(Mutex<Vec<Waker>>);
-
-impl Waiting {
-    fn add(&self, waker: &Waker) {
-        let mut wakers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wakers.iter().any(|known| known.will_wake(waker)) {
-            wakers.push(waker.clone());
-        }
-    }
-}
-
-impl Wake for Waiting {
-    fn wake(self: Arc<Self>) {
-        let wakers = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        wakers.into_iter().for_each(Waker::wake);
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct KernelListener {
@@ -61,8 +41,7 @@ impl KernelListener {
     }
 
     pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        self.waiting.add(cx.waker());
-        self.socket.poll_accept(&mut Context::from_waker(&Waker::from(Arc::clone(&self.waiting))))
+        self.waiting.poll(cx, |cx| self.socket.poll_accept(cx))
     }
 
     /// Sets the options of the listening socket: its connections inherit them, and they decide when

@@ -50,6 +50,7 @@ pub(crate) mod tcp_stream;
 mod udp_groups;
 mod udp_kernel;
 pub(crate) mod udp_socket;
+mod waiting;
 
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use tcp_listener::TcpListener;

@@ -6,10 +6,12 @@
 //! addressing there is none, and such datagrams fail with `EMSGSIZE` and `EINVAL`.
 
 use super::kernel_unsafe::recv_datagram;
+use super::waiting::Waiting;
 use fs_rt::PortLease;
 use socket2::SockRef;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -17,6 +19,8 @@ use tokio::net::UdpSocket;
 #[derive(Debug)]
 pub(super) struct KernelSide {
     socket: UdpSocket,
+    readers: Arc<Waiting>,
+    writers: Arc<Waiting>,
 }
 
 impl KernelSide {
@@ -29,7 +33,7 @@ impl KernelSide {
         if options.domain()? == socket2::Domain::IPV6 {
             options.set_recv_tclass_v6(true)?;
         }
-        Ok(Some(Self { socket }))
+        Ok(Some(Self { socket, readers: Arc::default(), writers: Arc::default() }))
     }
 
     /// Returns the socket, to set its options.
@@ -42,7 +46,7 @@ impl KernelSide {
     }
 
     pub(super) fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8], to: SocketAddr) -> Poll<io::Result<usize>> {
-        self.socket.poll_send_to(cx, buf, to)
+        self.writers.poll(cx, |cx| self.socket.poll_send_to(cx, buf, to))
     }
 
     /// Returns the next datagram's length, sender and type of service or traffic class, from `only` if
@@ -80,6 +84,6 @@ impl KernelSide {
 
     /// Ready if a datagram may be queued.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_recv_ready(cx)
+        self.readers.poll(cx, |cx| self.socket.poll_recv_ready(cx))
     }
 }
