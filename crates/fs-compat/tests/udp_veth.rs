@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
 use veth::{OURS, PEER, Wire, at};
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
@@ -130,6 +131,18 @@ fn datagram_of_the_kernel_wakes_every_task() {
             let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
             sender.send_to(b"own", "127.0.0.1:4000").unwrap();
             assert_eq!(tokio::time::timeout(Duration::from_secs(10), first).await.unwrap().unwrap(), 3);
+            // The engine's side is always writable.
+            let both = Interest::READABLE | Interest::WRITABLE;
+            while socket.ready(both).await.unwrap().is_readable() {
+                assert_eq!(socket.try_recv(&mut buf).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+            }
+            sender.send_to(b"own", "127.0.0.1:4000").unwrap();
+            let end = Instant::now() + Duration::from_secs(10);
+            while !socket.ready(both).await.unwrap().is_readable() {
+                assert!(Instant::now() < end, "the datagram is never reported");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(socket.try_recv(&mut buf).unwrap(), 3);
         })
     });
     run.unwrap();

@@ -82,6 +82,11 @@ impl KernelSide {
         self.socket.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
+    /// Ready if a datagram may be sent.
+    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writers.poll(cx, |cx| self.socket.poll_send_ready(cx))
+    }
+
     /// Ready if a datagram may be queued.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.readers.poll(cx, |cx| self.socket.poll_recv_ready(cx))

@@ -217,10 +217,16 @@ impl UdpSocket {
 
     fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
         let mut answer = self.ready_now(interest)?;
-        if let Some(kernel) = self.kernel.as_ref().filter(|_| interest.is_readable() && answer.is_empty())
+        // Asked although the engine's side can send: it nearly always can.
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| interest.is_readable() && !answer.is_readable())
             && kernel.poll_readable(cx)?.is_ready()
         {
             answer |= Ready::READABLE;
+        }
+        if let Some((kernel, _)) = self.only_kernel(None).filter(|_| interest.is_writable())
+            && kernel.poll_writable(cx)?.is_pending()
+        {
+            answer = answer - Ready::WRITABLE;
         }
         if !answer.is_empty() {
             return Poll::Ready(Ok(answer));
