@@ -113,6 +113,8 @@ impl PortSink for Arc<SharedDevice> {
             .resume(&mut state)
             .and_then(|socket| super::exchange(socket, &Request::Release { protocol, at }, &[]).map(drop))
         {
+            // A late answer would be taken for that of the next request.
+            state.socket = None;
             tracing::debug!(%at, %error, "no daemon to return a lease to");
         }
     }
@@ -137,4 +139,35 @@ pub(crate) fn ephemeral(devices: &[Arc<SharedDevice>], first: u16, count: usize)
     let (ports, sockets) = one.reserve_ephemeral(first, count)?;
     devices.iter().try_for_each(|device| device.lease_ephemeral(&sockets))?;
     Ok(Ephemeral::of(ports))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Device, LeaseProofs};
+    use super::*;
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    /// A late answer to a request that was given up does not answer the next one.
+    #[test]
+    fn connection_ends_with_a_request_without_an_answer() {
+        let (ours, daemon) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        set_socket_timeout(&ours, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
+        let proof = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = proof.local_addr().unwrap();
+        let mut held = LeaseProofs::default();
+        held.ends.insert((Protocol::Udp, at), (1, proof.into()));
+        let shared = Arc::new(SharedDevice {
+            name: "none".into(),
+            device: Device { namespace: (0, 0), index: 1, mtu: 1500, mac: [2; 6], queues: 1 },
+            is_foreign: false,
+            control: "/nonexistent".into(),
+            state: Mutex::new(State { socket: Some(ours), pair: None, held }),
+        });
+        PortSink::remove(&shared, Protocol::Udp, at);
+        assert!(shared.lock().socket.is_none());
+        drop(daemon);
+    }
 }
