@@ -251,3 +251,37 @@ fn datagram_reply_uses_same_link() {
         (ip, Ok(Some(IfaceId(1))))
     );
 }
+
+/// What the other cores know of a socket is withdrawn by the binding that was announced.
+#[test]
+fn announced_binding_is_withdrawn() {
+    let mut config = StackConfig::new(Secret([1; 32]));
+    config.cores = 2;
+    let mut stack = Stack::new(config, HeapPool::new(64, 2048));
+    stack.add_interface(Interface {
+        framing: Framing::Ethernet,
+        mac: mac(1),
+        vlan: None,
+        mtu: 1500,
+        addrs: vec![Cidr { addr: link_local(1).into(), prefix: 64 }],
+        addressing: Addressing::Standalone,
+        tx_checksum: false,
+        accept_partial_checksum: false,
+    });
+    stack.set_scope(IfaceId(0), SCOPES[0]);
+    let id = stack.udp_bind("[::]:53".parse().unwrap()).unwrap();
+    stack.udp_connect(id, at(PEER, 1, SCOPES[0])).unwrap();
+    stack.udp_close(id);
+    let mut messages = Vec::new();
+    stack.drain_outbound(&mut messages);
+    let mut known = Vec::new();
+    for message in messages {
+        let CoreMessage::Datagrams { binding, up, .. } = message.message else { continue };
+        if up {
+            known.push(binding);
+        } else {
+            known.retain(|other| *other != binding);
+        }
+    }
+    assert_eq!(known, []);
+}

@@ -7,7 +7,7 @@ use crate::net::neigh::{PathId, PathState};
 use crate::outbox::CoreMessage;
 use crate::socket::event::{Ready, UdpId};
 use crate::socket::ports::Choice;
-use crate::socket::udp::{UdpMeta, build_udp};
+use crate::socket::udp::{UdpMeta, UdpTable, build_udp};
 use crate::stack::Stack;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -55,17 +55,29 @@ impl<P: FramePool> Stack<P> {
         }
         let local = self.udp.local(id)?.ip();
         let source = self.udp_source(local, remote.ip(), device)?;
-        self.udp_connect_from(id, remote, source)?;
-        self.udp.set_device(id, device)
+        self.change_binding(id, |udp| {
+            udp.connect(id, remote, source)?;
+            udp.set_device(id, device)
+        })
     }
 
     /// Sets the peer of a socket whose datagrams the runtime sends by another way than this stack's interfaces, and the address that
     /// they have there.
     pub fn udp_connect_from(&mut self, id: UdpId, remote: SocketAddr, source: IpAddr) -> Result<(), Error> {
+        self.change_binding(id, |udp| udp.connect(id, remote, source))
+    }
+
+    /// Changes a socket's binding. The other cores find what they know of it only by the whole
+    /// binding, so it must not change without this.
+    fn change_binding(
+        &mut self,
+        id: UdpId,
+        change: impl FnOnce(&mut UdpTable) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.announce_datagrams(id, false);
-        let connected = self.udp.connect(id, remote, source);
+        let changed = change(&mut self.udp);
         self.announce_datagrams(id, true);
-        connected
+        changed
     }
 
     /// Sends one datagram. `to: None` requires a connected socket. Broadcast and multicast
@@ -189,10 +201,7 @@ impl<P: FramePool> Stack<P> {
 
     /// Sets SO_BINDTODEVICE: the only interface that the socket receives and sends by; `None`: all.
     pub fn udp_set_device(&mut self, id: UdpId, device: Option<IfaceId>) -> Result<(), Error> {
-        self.announce_datagrams(id, false);
-        let set = self.udp.set_device(id, device);
-        self.announce_datagrams(id, true);
-        set
+        self.change_binding(id, |udp| udp.set_device(id, device))
     }
 
     /// Returns the device. See [`Stack::udp_set_device`].
