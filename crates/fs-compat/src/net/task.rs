@@ -14,9 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::time::{Sleep, sleep};
 
 /// Bytes that one poll moves per direction before other tasks of the core run.
 const AT_ONCE: usize = 128 << 10;
+
+/// Time for which a dropped connection waits for a peer that takes none of the bytes in the ring,
+/// as long as the stack waits for a peer that keeps a zero window: window probes from 200 ms,
+/// doubled up to two minutes. Shorter: bytes are lost that a slow peer would have read; longer: the
+/// ring's memory is in use.
+const DROPPED_WAIT: Duration = Duration::from_secs(205);
 
 pub(super) struct Task {
     stream: local::TcpStream,
@@ -25,6 +32,8 @@ pub(super) struct Task {
     in_open: bool,
     out_open: bool,
     over: bool,
+    /// Set while the connection was dropped and its peer takes nothing: it is reset then.
+    reset_at: Option<Pin<Box<Sleep>>>,
 }
 
 /// Creates the state that a handle shares with a connection of this core, and the task that serves
@@ -33,7 +42,7 @@ pub(super) fn serve(stream: local::TcpStream) -> io::Result<(Arc<SharedStream>, 
     let call = doorbell::Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
     let (shared, ends) =
         SharedStream::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
-    let task = Task { stream, shared: shared.clone(), ends, in_open: true, out_open: true, over: false };
+    let task = Task { stream, shared: shared.clone(), ends, in_open: true, out_open: true, over: false, reset_at: None };
     Ok((shared, task))
 }
 
@@ -134,11 +143,24 @@ impl Task {
             let _ = self.stream.set_zero_linger();
             return Poll::Ready(());
         }
+        let before = self.ends.outgoing.slots();
         if self.give_out(cx, flags) {
+            self.reset_at = None;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if self.out_open && !self.ends.outgoing.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+        if !self.out_open || self.ends.outgoing.is_empty() {
+            return Poll::Ready(());
+        }
+        // The connection is not an orphan of the stack while its bytes are here.
+        if self.ends.outgoing.slots() < before {
+            self.reset_at = None;
+        }
+        let reset_at = self.reset_at.get_or_insert_with(|| Box::pin(sleep(DROPPED_WAIT)));
+        std::task::ready!(reset_at.as_mut().poll(cx));
+        // As above.
+        let _ = self.stream.set_zero_linger();
+        Poll::Ready(())
     }
 }
 
