@@ -3,6 +3,7 @@
 
 use super::state::CoreShared;
 use crate::device::queues::{FRAMES_OF_QUEUE, WaitingQueue, share};
+use crate::kernel::WorldChange;
 use crate::shared::Message;
 use fs_core::{FramePool as _, IfaceId};
 use fs_xdp::{Link as _, XdpError};
@@ -18,7 +19,10 @@ impl CoreShared {
                 // Outside tokio (in the last turns of a run) tasks cannot be spawned.
                 Message::Spawn(spawn) if tokio::runtime::Handle::try_current().is_ok() => spawn(),
                 Message::Spawn(dropped) => drop(dropped),
-                Message::World(change) => change.apply(&mut self.stack.borrow_mut()),
+                Message::World(mut change) => {
+                    self.limit_mtu(&mut change);
+                    change.apply(&mut self.stack.borrow_mut());
+                }
                 Message::NewQueue { iface, queue, is_new } => self.open_queue(iface, queue, is_new),
                 Message::CloseQueue { iface, queue } => {
                     if let Some(opener) = self.shared.openers.get(iface) {
@@ -35,6 +39,17 @@ impl CoreShared {
             }
         }
         self.arrived.replace(arrived);
+    }
+
+    /// Open queues carry no longer packets than the device did when they were opened. A larger
+    /// segment would be dropped each time it is sent.
+    fn limit_mtu(&self, change: &mut WorldChange) {
+        let WorldChange::Device { iface, mtu, .. } = change else { return };
+        let Some(most) = self.io.borrow().mtu(*iface).filter(|most| *most < *mtu) else { return };
+        if self.index == 0 {
+            tracing::warn!(iface = iface.0, mtu, most, "the device's MTU was raised: its open queues carry `most`");
+        }
+        *mtu = most;
     }
 
     fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {

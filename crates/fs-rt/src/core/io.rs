@@ -199,6 +199,13 @@ impl CoreIo {
         }
     }
 
+    /// Returns the longest packet that every open queue of an interface carries, or `None` without
+    /// one.
+    pub(super) fn mtu(&self, iface: IfaceId) -> Option<u16> {
+        let open = self.ports.iter().filter(|port| port.iface == iface && !port.lost);
+        open.map(|port| port.link.caps().mtu).min()
+    }
+
     /// Returns the kept frames to the pool when the device is back.
     pub(crate) fn give_spare(&mut self, iface: IfaceId, stack: &mut CoreStack) {
         for port in self.ports.iter_mut().filter(|port| port.iface == iface && port.lost) {
