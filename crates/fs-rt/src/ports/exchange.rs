@@ -23,6 +23,9 @@ impl Used {
 impl Ports {
     /// Like [`Ports::acquire`], with a kernel socket that listens at `at`, in another process too. The
     /// kernel may have connections there.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another socket reserves the address.
     pub(crate) fn acquire_listening(
         &self,
         at: SocketAddr,
@@ -30,7 +33,7 @@ impl Ports {
         socket: OwnedFd,
     ) -> io::Result<LeasedAddress> {
         self.require_kernel()?;
-        let place = self.take(LeasedAddress::new(Protocol::Tcp, at, v6_only), || Ok(Some(Reservation::by(socket))))?;
+        let place = self.take_by(LeasedAddress::new(Protocol::Tcp, at, v6_only), socket)?;
         let mut used = self.lock();
         if let Some(entry) = used.get_mut(&place) {
             (entry.is_shared_socket, entry.share) = (true, Share::Former);

@@ -189,7 +189,7 @@ impl Ports {
     /// Reserves `at`, or counts one more user of it. Port 0 chooses a port. Returns the address
     /// with its port.
     pub(crate) fn acquire(&self, protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<LeasedAddress> {
-        self.take(LeasedAddress::new(protocol, at, v6_only), || {
+        self.take(LeasedAddress::new(protocol, at, v6_only), None, || {
             let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
             let reservation = match sinks.iter().flatten().next() {
                 Some(sink) => sink.reserve(protocol, at, v6_only),
@@ -209,14 +209,17 @@ impl Ports {
         if at.port() == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        self.take(LeasedAddress::new(protocol, at, v6_only), || Ok(None))
+        self.take(LeasedAddress::new(protocol, at, v6_only), None, || Ok(None))
     }
 
     /// Like [`Ports::acquire`], with a non-blocking kernel socket that is bound to `at` without
     /// IPV6_V6ONLY.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another socket reserves the address.
     pub(crate) fn acquire_by(&self, protocol: Protocol, at: SocketAddr, socket: OwnedFd) -> io::Result<LeasedAddress> {
         self.require_kernel()?;
-        self.take(LeasedAddress::new(protocol, at, false), || Ok(Some(Reservation::by(socket))))
+        self.take_by(LeasedAddress::new(protocol, at, false), socket)
     }
 
     fn require_kernel(&self) -> io::Result<()> {
@@ -226,9 +229,17 @@ impl Ports {
         Err(io::Error::new(io::ErrorKind::Unsupported, "standalone addressing has no kernel socket to do this with"))
     }
 
+    fn take_by(&self, place: LeasedAddress, socket: OwnedFd) -> io::Result<LeasedAddress> {
+        let given = Reservation::by(socket);
+        let id = given.id()?;
+        self.take(place, Some(id), || Ok(Some(given)))
+    }
+
+    /// `given`: only a place that this socket reserves can be shared.
     fn take(
         &self,
         place: LeasedAddress,
+        given: Option<(u64, u64)>,
         reserve: impl FnOnce() -> io::Result<Option<Reservation>>,
     ) -> io::Result<LeasedAddress> {
         let mut used = self.lock();
@@ -237,6 +248,12 @@ impl Ports {
             place.at.port() != 0 && !is_given_up
         });
         if let Some(known) = known {
+            if given.is_some() {
+                let reserved = known.reservation.as_ref().map(Reservation::id).transpose()?;
+                if given != reserved {
+                    return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+                }
+            }
             known.users += 1;
             if known.users == 1 && known.held {
                 known.share = Share::Former;

@@ -416,3 +416,26 @@ fn connection_of_a_former_listener_does_not_free_the_port_of_the_next() {
     ours.free_cooled(Instant::now());
     std::net::TcpListener::bind(at).unwrap();
 }
+
+/// A given socket is not closed silently in favour of the one that reserves its address.
+#[test]
+fn second_given_socket_is_refused() {
+    let ours = Ports::new(true, Vec::new(), Ephemeral::default(), Duration::ZERO);
+    let reuse = |at: SocketAddr| {
+        let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).unwrap();
+        rustix::net::sockopt::set_socket_reuseport(&socket, true).unwrap();
+        rustix::net::bind(&socket, &at).unwrap();
+        std::net::UdpSocket::from(socket)
+    };
+    let one = reuse(any_port());
+    let at = one.local_addr().unwrap();
+    let other = reuse(at);
+    // Two cores.
+    let place = ours.acquire_by(Protocol::Udp, at, one.try_clone().unwrap().into()).unwrap();
+    assert_eq!(ours.acquire_by(Protocol::Udp, at, one.into()).unwrap(), place);
+    let refused = ours.acquire_by(Protocol::Udp, at, other.into()).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    ours.release(place, false);
+    ours.release(place, false);
+    assert!(!ours.is_used(place));
+}

@@ -146,6 +146,12 @@ impl Reservation {
         self.fd
     }
 
+    /// Returns the socket's identity: duplicates of its descriptor have the same.
+    pub(crate) fn id(&self) -> io::Result<(u64, u64)> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
     /// Returns the reserved port.
     pub(crate) fn port(&self) -> io::Result<u16> {
         let mut raw = [0u8; size_of::<libc::sockaddr_in6>()];
