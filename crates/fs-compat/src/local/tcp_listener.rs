@@ -96,7 +96,8 @@ impl TcpListener {
     /// backlog becomes 1,024.
     ///
     /// # Errors
-    /// `Unsupported` in standalone addressing.
+    /// `Unsupported` in standalone addressing; `AddrInUse` if another kernel socket reserves the
+    /// address for this runtime.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         let core = CoreRef::require()?;
         listener.set_nonblocking(true)?;

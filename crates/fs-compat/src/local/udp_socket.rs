@@ -69,7 +69,8 @@ impl UdpSocket {
     /// socket.
     ///
     /// # Errors
-    /// The errors of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY.
+    /// The errors of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY;
+    /// `AddrInUse` if another kernel socket reserves the address for this runtime.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         let core = CoreRef::require()?;
         let at = socket.local_addr()?;

@@ -142,8 +142,9 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// SO_ERROR: takes the error of the last datagram that was not sent, or that its receiver
-    /// refused.
+    /// SO_ERROR: takes the error of the last datagram that was not sent. Unlike on the kernel, a
+    /// connected socket is not told that its peer refused one (ICMP): the cores' sockets are not
+    /// connected.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         let code = self.shared.error.swap(0, Ordering::Relaxed);
         Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))

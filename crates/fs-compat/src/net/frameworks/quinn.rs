@@ -22,7 +22,7 @@ impl AsyncUdpSocket for UdpSocket {
     }
 
     /// A datagram that cannot be sent is lost, as on the network: quinn would take an error as the
-    /// end of the connection.
+    /// end of the connection. The route selects the source, not `src_ip` (docs/SEND.md).
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let (data, to) = (transmit.contents, transmit.destination);
         let size = transmit.segment_size.unwrap_or(data.len()).max(1);
