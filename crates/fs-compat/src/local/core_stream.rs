@@ -5,7 +5,8 @@ use crate::error::{IntoIo, to_io_error};
 use fs_core::{Connect, Error, Ready as CoreReady, TcpId};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Deref;
 use std::task::{Context, Poll};
 use tokio::io::{Interest, Ready};
 
@@ -150,6 +151,45 @@ impl CoreStream {
         })
         .await
     }
+}
+
+pub(super) fn recv_vectored(stack: &mut CoreStack, id: TcpId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
+    let mut any = false;
+    each(bufs.iter_mut().map(|buf| &mut **buf), |buf| {
+        // After the last queued byte a call would take the error that ended the connection.
+        if any && stack.tcp_queued(id)?.0 == 0 {
+            return Ok(0);
+        }
+        any = true;
+        stack.tcp_recv(id, buf)
+    })
+}
+
+pub(super) fn send_vectored(stack: &mut CoreStack, id: TcpId, bufs: &[IoSlice<'_>]) -> Result<usize, Error> {
+    each(bufs.iter().map(|buf| &**buf), |buf| stack.tcp_send(id, buf))
+}
+
+/// Moves the bytes of several buffers in order, until one is moved only in part.
+fn each<B: Deref<Target = [u8]>>(
+    bufs: impl Iterator<Item = B>,
+    mut one: impl FnMut(B) -> Result<usize, Error>,
+) -> Result<usize, Error> {
+    let mut total = 0;
+    for buf in bufs.filter(|buf| !buf.is_empty()) {
+        let len = buf.len();
+        match one(buf) {
+            Ok(n) => {
+                total += n;
+                if n < len {
+                    break;
+                }
+            }
+            // The next call returns the error.
+            Err(_) if total > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(total)
 }
 
 impl Drop for CoreStream {

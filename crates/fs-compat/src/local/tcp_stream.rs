@@ -6,7 +6,7 @@ use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
 use crate::error::{IntoIo, to_io_error};
 use crate::local::attempts::each_addr;
 use crate::local::attempts::when_ready;
-use crate::local::core_stream::CoreStream;
+use crate::local::core_stream::{CoreStream, recv_vectored, send_vectored};
 use crate::local::kernel_stream::KernelStream;
 use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
@@ -15,7 +15,6 @@ use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
@@ -429,45 +428,6 @@ impl TcpStream {
 
 pub(crate) fn ttl_in_range(ttl: u32) -> io::Result<u8> {
     u8::try_from(ttl).ok().filter(|&ttl| ttl > 0).ok_or_else(|| to_io_error(Error::InvalidInput))
-}
-
-fn recv_vectored(stack: &mut CoreStack, id: TcpId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
-    let mut any = false;
-    each(bufs.iter_mut().map(|buf| &mut **buf), |buf| {
-        // After the last queued byte a call would take the error that ended the connection.
-        if any && stack.tcp_queued(id)?.0 == 0 {
-            return Ok(0);
-        }
-        any = true;
-        stack.tcp_recv(id, buf)
-    })
-}
-
-fn send_vectored(stack: &mut CoreStack, id: TcpId, bufs: &[IoSlice<'_>]) -> Result<usize, Error> {
-    each(bufs.iter().map(|buf| &**buf), |buf| stack.tcp_send(id, buf))
-}
-
-/// Moves the bytes of several buffers in order, until one is moved only in part.
-fn each<B: Deref<Target = [u8]>>(
-    bufs: impl Iterator<Item = B>,
-    mut one: impl FnMut(B) -> Result<usize, Error>,
-) -> Result<usize, Error> {
-    let mut total = 0;
-    for buf in bufs.filter(|buf| !buf.is_empty()) {
-        let len = buf.len();
-        match one(buf) {
-            Ok(n) => {
-                total += n;
-                if n < len {
-                    break;
-                }
-            }
-            // The next call returns the error.
-            Err(_) if total > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(total)
 }
 
 impl AsyncRead for TcpStream {
