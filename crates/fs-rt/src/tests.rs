@@ -1,5 +1,7 @@
 //! Tests of building and ending runtimes.
 
+use crate::kernel::WorldChange;
+use crate::shared::Message;
 use crate::sys::EventFd;
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
 use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, TcpOptions, TxFrame};
@@ -387,4 +389,24 @@ fn core_without_frames_sleeps() {
         .unwrap();
     // The other end may be gone before it has ended.
     let _ended = client.join().unwrap();
+}
+
+/// The queues carry what the device did when they were opened.
+#[test]
+fn raised_mtu_is_limited_to_that_of_the_queues() {
+    let (runtime, _peer) = runtime();
+    let seen = runtime.run(|_| async {
+        let core = CoreRef::require().unwrap();
+        let mut seen = Vec::new();
+        for mtu in [1280, 9000] {
+            let change = WorldChange::Device { iface: IfaceId(0), mac: [2; 6], mtu };
+            core.0.shared.inboxes[0].send(Message::World(change));
+            for _ in 0..2 {
+                crate::turn().await;
+            }
+            seen.push(core.inspect(|stack| stack.interface(IfaceId(0)).unwrap().mtu));
+        }
+        seen
+    });
+    assert_eq!(seen.unwrap(), [[1280, 1500]]);
 }
