@@ -209,6 +209,34 @@ fn address_has_a_number_of_connections() {
     assert_eq!(body_of(&behind.get("/")), "yes");
 }
 
+/// A client whose address a header names has its limit, even with an address as the proxies have.
+#[test]
+fn clients_of_a_proxy_in_front_have_limits() {
+    let (addr, own, ip) = (http_backend(|_| ok("yes")), own_ip(), proxy_ip());
+    let config = write_config(&format!(
+        "metrics = \"{ip}:0\"\nlimits = {{ client_connections = 1 }}\n[[listener]]\naddress = \"{ip}:0\"\n\
+         mode = \"http\"\nupstream = \"u\"\naccept_proxy = true\ntrusted_proxies = [\"{own}\", \"10.0.0.0/8\"]\n\
+         [[upstream]]\nname = \"u\"\nservers = [\"{addr}\"]\n"
+    ));
+    let proxy = Proxy { program: start_program(&config), config };
+    let ask = |header: &str| {
+        let mut stream = proxy.connect();
+        let request = format!("{header}\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        let _ = stream.write_all(request.as_bytes());
+        let mut first = [0; 12];
+        let answer = stream.read_exact(&mut first).map(|()| first == *b"HTTP/1.1 200");
+        (stream, answer.unwrap_or(false))
+    };
+    let named = "PROXY TCP4 10.9.9.9 10.0.0.1 1000 80";
+    let (open, is_served) = ask(named);
+    assert!(is_served && !ask(named).1);
+    // Connections of the proxy in front for itself have no limit.
+    let own: Vec<_> = (0..3).map(|_| ask("PROXY UNKNOWN")).collect();
+    assert!(own.iter().all(|(_, is_served)| *is_served));
+    assert_eq!(metric(&proxy, "fs_proxy_connections_refused_total"), 1);
+    drop(open);
+}
+
 #[test]
 fn address_has_a_rate_of_requests() {
     let addr = http_backend(|_| ok("yes"));
