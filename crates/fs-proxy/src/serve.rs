@@ -56,7 +56,9 @@ pub(crate) async fn accept(socket: &Rc<Socket>, listener: &Listener) -> anyhow::
             Poll::Ready(Ok(accepted)) => Poll::Ready(Some(accepted)),
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(None),
         });
-        let Some((stream, peer)) = waiting.await else { break };
+        // Without this, tokio lets no more than 128 accepts of a task be ready in a row: the rest would be
+        // reset with the socket.
+        let Some((stream, peer)) = tokio::task::unconstrained(waiting).await else { break };
         serve(socket, stream, peer);
     }
     Ok(())
