@@ -1,6 +1,7 @@
 //! The start of a connection from a proxy that sends its client's address (`accept_proxy`).
 
 use crate::clients::Connection;
+use crate::handshake::stopped;
 use crate::proxy_protocol;
 use crate::site::Site;
 use fs_stacks::Stream;
@@ -24,8 +25,8 @@ pub(crate) async fn accept(
         true => tokio::select! {
             biased;
             () = connection.leaving() => return None,
-            () = site.stop.requested() => return None,
             read = within(site.config.timeouts.idle, proxy_protocol::read(&mut stream)) => read,
+            () = stopped(site) => return None,
         },
     };
     match result {

@@ -1,6 +1,7 @@
 //! L4: a connection to a server for each connection from a client.
 
 use crate::clients::{Busy, Connection};
+use crate::handshake::stopped;
 use crate::refusal::Refusal;
 use crate::relay::{End, Shared};
 use crate::routes::{self, Routes};
@@ -136,8 +137,8 @@ async fn choose(
     let (read, name) = tokio::select! {
         biased;
         () = connection.leaving() => return Err(io::Error::other("idle longest, closed for another client")),
-        () = site.stop.requested() => return Err(io::Error::other("the proxy stops")),
         read = within(site.config.timeouts.idle, client_hello::read(client)) => read?,
+        () = stopped(site) => return Err(io::Error::other("the proxy stops")),
     };
     Ok((read, routes.upstream_of_name(name.as_deref())))
 }
