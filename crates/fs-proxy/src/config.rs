@@ -239,6 +239,8 @@ impl Config {
             };
             let read = tls::read(&named.get_ref().files(), protocols);
             let read = read.map_err(|error| (Some(named.span().start), format!("tls: {error:#}")))?;
+            let authorities = named.get_ref().client_ca.as_ref().map(std::fs::read).transpose();
+            listener.authorities = authorities.map_err(|error| (at, format!("tls: client_ca: {error}")))?;
             listener.handshake = Some(read);
         }
         for upstream in &mut self.upstreams {

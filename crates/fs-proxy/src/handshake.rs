@@ -10,8 +10,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Time that a stop waits for a handshake. Shorter: distant clients (three round trips and their
-/// own work) are cut off. Longer: a silent client delays the stop.
+/// Time that a stop waits for the start of a connection: a handshake, a name, or a PROXY header.
+/// Shorter: distant clients (three round trips and their own work) are cut off. Longer: a silent client
+/// delays the stop.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
 /// Performs the handshake, within the time limit of a request's head. Returns `None` if there is no
@@ -34,17 +35,13 @@ pub(crate) async fn accept(
         }
         tls::accept(acceptor, stream).await.map(Some)
     });
-    let stopped = async {
-        site.stop.requested().await;
-        tokio::time::sleep(STOP_GRACE).await;
-    };
     let result = tokio::select! {
         biased;
         // Checked first, so that a client that was asked to close is not served even if its
         // handshake ends now.
         () = connection.leaving() => Ok(None),
         result = handshake => result,
-        () = stopped => Ok(None),
+        () = stopped(site) => Ok(None),
     };
     match result {
         Ok(Some(stream)) => {
@@ -59,6 +56,12 @@ pub(crate) async fn accept(
             None
         }
     }
+}
+
+/// Completes when a stop no longer waits for the start of a connection.
+pub(crate) async fn stopped(site: &Site) {
+    site.stop.requested().await;
+    tokio::time::sleep(STOP_GRACE).await;
 }
 
 fn failed(site: &Site, listener: usize, peer: SocketAddr, started: Instant, error: &io::Error) {

@@ -259,7 +259,12 @@ impl View<'_> {
             ("server_connect_failures", "Connections that failed.", MetricType::Counter, |s| &s.connect_failures),
             ("server_active", "Connections (tcp) or requests (http) under way.", MetricType::Gauge, |s| &s.active),
             ("server_reused", "Requests over a kept connection.", MetricType::Counter, |s| &s.reused),
-            ("server_retries", "Requests sent again over a new connection.", MetricType::Counter, |s| &s.retries),
+            (
+                "server_retries",
+                "Requests sent again after a connection had ended without a response.",
+                MetricType::Counter,
+                |s| &s.retries,
+            ),
         ];
         for (name, help, kind, counter) in servers {
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;

@@ -134,7 +134,8 @@ impl Reloader {
                         found = finished(&mut lookup) => self.looked_up(found, &orders, &mut answers).await,
                         read = finished(&mut reading) => {
                             self.on_read(read, &orders, &mut answers).await;
-                            reading = std::mem::take(&mut again).then(|| self.read());
+                            let again = std::mem::take(&mut again) && !self.is_succeeded;
+                            reading = again.then(|| self.read());
                         }
                         _ = hang_up.recv() => match reading {
                             Some(_) => again = true,
@@ -170,6 +171,10 @@ impl Reloader {
     }
 
     async fn on_read(&mut self, read: Result<Read, JoinError>, orders: &watch::Sender<Order>, answers: &mut Answers) {
+        if self.is_succeeded {
+            // The successor serves the listeners, with the file as it was at its start.
+            return;
+        }
         let name = self.file.display().to_string();
         let result = match read.map(|read| read.map_err(anyhow::Error::from)).map_err(anyhow::Error::from).flatten() {
             Ok(config) => self.replace(config, orders, answers).await,

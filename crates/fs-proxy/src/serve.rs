@@ -56,7 +56,9 @@ pub(crate) async fn accept(socket: &Rc<Socket>, listener: &Listener) -> anyhow::
             Poll::Ready(Ok(accepted)) => Poll::Ready(Some(accepted)),
             Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(None),
         });
-        let Some((stream, peer)) = waiting.await else { break };
+        // Without this, tokio lets no more than 128 accepts of a task be ready in a row: the rest would be
+        // reset with the socket.
+        let Some((stream, peer)) = tokio::task::unconstrained(waiting).await else { break };
         serve(socket, stream, peer);
     }
     Ok(())
@@ -79,18 +81,21 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
         let is_tls = acceptor.is_some();
         let (neighbour, mut peer) = (peer.ip(), peer);
         let mut stream = Some(stream);
-        let mut busy = busy;
+        let (mut busy, mut is_named) = (busy, false);
         if accept_proxy && let Some(from_proxy) = stream.take() {
             // A client that only connects must not keep its place.
             drop(busy);
             // Boxed, because most listeners do not need it.
             let introduced = Box::pin(introduction::accept(&site, number, from_proxy, peer, &connection)).await;
             if let Some((client, accepted)) = introduced {
-                (peer, stream) = (client, Some(accepted));
+                is_named = client.is_some();
+                (peer, stream) = (client.unwrap_or(peer), Some(accepted));
             }
             busy = connection.busy();
         }
-        if let Some(refused) = stream.take_if(|_| !site.admits(number, peer.ip(), &connection)) {
+        // A client that a header names is none of the proxies in front, whatever its address.
+        let is_proxy = !is_named && site.listeners[number].trusts(peer.ip());
+        if let Some(refused) = stream.take_if(|_| !is_proxy && !site.admits(peer.ip(), &connection)) {
             // The call fails if the client has disconnected.
             let _ = refused.set_zero_linger();
             site.listener_stats(number).refused.add(1);

@@ -204,11 +204,9 @@ impl Site {
 
     /// Counts a connection for its client's address, if addresses have limits. Returns false if the
     /// address has as many connections as it may.
-    pub(crate) fn admits(&self, listener: usize, client: IpAddr, connection: &Connection) -> bool {
+    pub(crate) fn admits(&self, client: IpAddr, connection: &Connection) -> bool {
         let limits = &self.config.limits;
-        if (limits.client_connections.is_none() && limits.client_requests.is_none())
-            || self.listeners[listener].trusts(client)
-        {
+        if limits.client_connections.is_none() && limits.client_requests.is_none() {
             return true;
         }
         addresses::enter(client, limits).map(|address| connection.is_of(address)).is_some()

@@ -112,9 +112,9 @@ impl Spliced<'_> {
             }
             Poll::Pending
         })
-        .await?;
+        .await;
         self.count(shared, self.moved);
-        if is_over {
+        if is_over? {
             if let Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) = &self.ends {
                 // The sockets send their unsent bytes as usual.
                 set_socket_linger(client, None)?;

@@ -114,7 +114,8 @@ pub(crate) struct ServerStats {
     pub(crate) active: Counter,
     /// Requests that used a kept connection.
     pub(crate) reused: Counter,
-    /// Requests that were sent again because a kept connection had ended.
+    /// Requests that it got after a connection, to it or to another server, had ended without a
+    /// response.
     pub(crate) retries: Counter,
     /// Its responses.
     pub(crate) answers: Answers,

@@ -1,12 +1,13 @@
 //! L4: a connection to a server for each connection from a client.
 
 use crate::clients::{Busy, Connection};
+use crate::handshake::stopped;
 use crate::refusal::Refusal;
 use crate::relay::{End, Shared};
 use crate::routes::{self, Routes};
 use crate::site::Site;
 use crate::spliced;
-use crate::upstream::{Pick, Upstream};
+use crate::upstream::{Pick, Upstream, Use};
 use crate::{client_hello, proxy_protocol};
 use fs_stacks::Stream;
 use fs_stacks::net::within;
@@ -14,6 +15,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
+use tokio::io::AsyncReadExt;
+
+/// Bytes that are read from a client before there is a server. Too low: a reset behind them is not
+/// noticed. Too high: each waiting client may use that much memory.
+const AHEAD_MAX: usize = 16 << 10;
 
 /// Serves one connection of listener number `listener`. `busy` is kept until there is a server.
 pub(crate) async fn serve(
@@ -60,7 +66,7 @@ pub(crate) async fn serve(
     let (used, server) = loop {
         let used = match upstream.pick(&tried, key) {
             Pick::Used(used) => Ok(used),
-            Pick::Busy => Box::pin(upstream.wait(&tried, key)).await.map_err(|Refusal(_, why)| why),
+            Pick::Busy => Box::pin(wait(&upstream, (&tried, key), &mut client, &mut first)).await,
             Pick::Nobody => {
                 if tried.is_empty() {
                     site.complain_of(&upstream);
@@ -119,6 +125,32 @@ pub(crate) async fn serve(
     site.log_tcp(listener, peer, Some(used.server().addr), moved, started, &outcome);
 }
 
+/// Waits until a server has room. Reads what the client sends until then, because only a read shows
+/// that it has reset the connection.
+async fn wait(
+    upstream: &Rc<Upstream>,
+    (tried, key): (&[usize], Option<u64>),
+    client: &mut Stream,
+    first: &mut Vec<u8>,
+) -> Result<Use, &'static str> {
+    let gone = async {
+        let mut piece = [0; 2048];
+        while first.len() < AHEAD_MAX {
+            match client.read(&mut piece).await {
+                Ok(0) => break,
+                Ok(length) => first.extend_from_slice(&piece[..length]),
+                Err(_) => return,
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        () = gone => Err("the client is gone"),
+        used = upstream.wait(tried, key) => used.map_err(|Refusal(_, why)| why),
+    }
+}
+
 /// Returns the upstream for the name that a TLS client asks for, and the bytes that were read for
 /// it. The client may not take longer than for a request's head.
 async fn choose(
@@ -136,8 +168,8 @@ async fn choose(
     let (read, name) = tokio::select! {
         biased;
         () = connection.leaving() => return Err(io::Error::other("idle longest, closed for another client")),
-        () = site.stop.requested() => return Err(io::Error::other("the proxy stops")),
         read = within(site.config.timeouts.idle, client_hello::read(client)) => read?,
+        () = stopped(site) => return Err(io::Error::other("the proxy stops")),
     };
     Ok((read, routes.upstream_of_name(name.as_deref())))
 }

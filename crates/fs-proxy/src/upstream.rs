@@ -203,8 +203,9 @@ impl Upstream {
             Err(Refusal::BUSY)
         };
         let Some(waiting) = self.queue.enter(self.stats()) else { return refused() };
+        let mut turn = std::pin::pin!(waiting.turn());
         loop {
-            waiting.until_check().await;
+            waiting.until_check(&mut turn).await;
             match self.pick_now(tried, key) {
                 Pick::Used(used) => return Ok(used),
                 Pick::Busy if !waiting.is_over() => {}

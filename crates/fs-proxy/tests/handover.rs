@@ -8,11 +8,14 @@ mod load;
 use common::*;
 use fs_stacks::sys::send_signal;
 use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 const LENGTH: usize = 2 << 20;
 
@@ -204,6 +207,39 @@ fn successor_uses_the_configuration_of_its_start() {
     ask_kept(free, &mut None).unwrap();
     assert!(family.proxy.program.wait().success());
     eventually("the second listener is closed", || TcpStream::connect(addrs[1]).is_err());
+}
+
+/// A reload whose file is still read when a successor takes over is given up.
+#[test]
+fn reload_ends_with_the_listeners() {
+    let text = config(server(Arc::default()));
+    let mut family = Family::start(&text);
+    let (file, pipe) = (family.proxy.config.clone(), temp_path("pipe"));
+    let mut tunnel = None;
+    ask_kept(family.proxy.program.addrs[1], &mut tunnel).unwrap();
+    // The read of a pipe takes until the test has written the file.
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::remove_file(&file).unwrap();
+    std::fs::hard_link(&pipe, &file).unwrap();
+    // Fails while there is no reader.
+    let writer = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&pipe);
+    family.signal(Signal::HangUp);
+    let mut writing = None;
+    eventually("the file is read", || {
+        writing = writer().ok();
+        writing.is_some()
+    });
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, &text).unwrap();
+    family.succeed();
+    writing.take().unwrap().write_all(text.as_bytes()).unwrap();
+    eventually("the whole file is read", || writer().is_err());
+    // Time for a reload that must not be.
+    std::thread::sleep(Duration::from_millis(200));
+    drop(tunnel);
+    assert!(!family.proxy.program.log().contains("is in use;"));
+    assert!(family.proxy.program.wait().success(), "it ends with its last connection");
+    std::fs::remove_file(pipe).unwrap();
 }
 
 /// Opens a socket as systemd does, and becomes the proxy.

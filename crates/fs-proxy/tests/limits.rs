@@ -5,11 +5,14 @@ mod common;
 
 use common::*;
 use fs_stacks::testing::eventually;
+use rustix::net::sockopt::set_socket_linger;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// A server whose answers wait until the gate opens.
 struct Gate {
@@ -92,6 +95,95 @@ fn server_has_no_more_than_its_limit_and_the_rest_waits() {
     assert_eq!(metric(&proxy, "fs_proxy_upstream_queue_refused_total"), 1);
 }
 
+/// A request whose client has reset while it waited is not sent.
+#[test]
+fn requests_of_clients_that_are_gone_are_not_sent() {
+    for mode in ["http", "tcp"] {
+        let gate = Gate::new();
+        let servers = format!("{{ address = \"{}\", max_connections = 1 }}", gate.addr);
+        let proxy = start(&servers, "queue = { timeout = \"60s\" }", "", mode);
+        let waiting = || metric(&proxy, "fs_proxy_upstream_waiting{upstream=\"u\"}");
+        let get = |target: &str| {
+            let mut stream = proxy.connect();
+            write!(stream, "GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            stream
+        };
+        let first = get("/first");
+        eventually("it is served", || gate.count() == 1);
+        for version in ["1.1", "1.0"] {
+            let mut stream = proxy.connect();
+            write!(stream, "POST / HTTP/{version}\r\nHost: x\r\nContent-Length: 3\r\n\r\npay").unwrap();
+            eventually("it waits", || waiting() == 1);
+            set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            drop(stream);
+            eventually("it waits no more", || waiting() == 0);
+        }
+        // A client that ends its stream waits for its response.
+        let last = get("/last");
+        eventually("it waits", || waiting() == 1);
+        gate.open();
+        for mut stream in [first, last] {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(body_of(&answer), "served");
+        }
+        assert_eq!(gate.most.load(Ordering::SeqCst), 1);
+    }
+}
+
+/// A request whose kept connection has ended goes to the same server again, before those that wait.
+#[test]
+fn stale_connection_does_not_cost_the_place() {
+    for lean in [true, false] {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (go, gone) = channel();
+        let gone = Arc::new(Mutex::new(gone));
+        let seen = asked.clone();
+        let addr = backend(move |stream| {
+            let mut writer = stream.try_clone()?;
+            let mut reader = BufReader::new(stream);
+            let mut number = 0;
+            while let Some(request) = read_request(&mut reader)? {
+                let target = request.head.split(' ').nth(1).unwrap().to_owned();
+                seen.lock().unwrap().push(target);
+                number += 1;
+                if number == 2 {
+                    // Ends the kept connection under a request, once another one waits.
+                    gone.lock().unwrap().recv().map_err(std::io::Error::other)?;
+                    return Ok(());
+                }
+                writer.write_all(&ok("served"))?;
+            }
+            Ok(())
+        });
+        let servers = format!("{{ address = \"{addr}\", max_connections = 1 }}");
+        let proxy = start(&servers, "queue = { timeout = \"60s\" }", &format!("lean = {lean}"), "http");
+        let get = |target: &str| {
+            let mut stream = proxy.connect();
+            write!(stream, "GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            stream
+        };
+        let read = |mut stream: TcpStream| {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(body_of(&answer), "served");
+        };
+        read(get("/0"));
+        let first = get("/1");
+        eventually("it is sent", || asked.lock().unwrap().len() == 2);
+        let second = get("/2");
+        eventually("the second one waits", || metric(&proxy, "fs_proxy_upstream_waiting{upstream=\"u\"}") == 1);
+        go.send(()).unwrap();
+        read(first);
+        // The kept connection of the second one is as new as that of the first.
+        go.send(()).unwrap();
+        read(second);
+        assert_eq!(asked.lock().unwrap()[..4], ["/0", "/1", "/1", "/2"], "lean = {lean}");
+        assert_eq!(metric(&proxy, "fs_proxy_server_retries_total"), 2);
+    }
+}
+
 #[test]
 fn waiting_has_a_limit() {
     let gate = Gate::new();
@@ -161,6 +253,10 @@ fn retries_have_a_budget() {
         assert!(proxy.get("/").starts_with("HTTP/1.1 502 "));
     }
     let sent = requests.load(Ordering::SeqCst);
+    let metrics = proxy.metrics();
+    let retries = metrics.lines().filter(|line| line.starts_with("fs_proxy_server_retries_total{"));
+    let count: usize = retries.map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()).sum();
+    assert_eq!(count, sent - 100);
     // Ten retries at first, and one more per ten requests.
     assert!((110..=120).contains(&sent), "{sent}");
     assert!(metric(&proxy, "fs_proxy_upstream_retries_refused_total") >= 80);
@@ -207,6 +303,34 @@ fn address_has_a_number_of_connections() {
     let behind = Proxy { program: start_program(&config), config };
     let _open = [(); 3].map(|()| behind.connect());
     assert_eq!(body_of(&behind.get("/")), "yes");
+}
+
+/// A client whose address a header names has its limit, even with an address as the proxies have.
+#[test]
+fn clients_of_a_proxy_in_front_have_limits() {
+    let (addr, own, ip) = (http_backend(|_| ok("yes")), own_ip(), proxy_ip());
+    let config = write_config(&format!(
+        "metrics = \"{ip}:0\"\nlimits = {{ client_connections = 1 }}\n[[listener]]\naddress = \"{ip}:0\"\n\
+         mode = \"http\"\nupstream = \"u\"\naccept_proxy = true\ntrusted_proxies = [\"{own}\", \"10.0.0.0/8\"]\n\
+         [[upstream]]\nname = \"u\"\nservers = [\"{addr}\"]\n"
+    ));
+    let proxy = Proxy { program: start_program(&config), config };
+    let ask = |header: &str| {
+        let mut stream = proxy.connect();
+        let request = format!("{header}\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        let _ = stream.write_all(request.as_bytes());
+        let mut first = [0; 12];
+        let answer = stream.read_exact(&mut first).map(|()| first == *b"HTTP/1.1 200");
+        (stream, answer.unwrap_or(false))
+    };
+    let named = "PROXY TCP4 10.9.9.9 10.0.0.1 1000 80";
+    let (open, is_served) = ask(named);
+    assert!(is_served && !ask(named).1);
+    // Connections of the proxy in front for itself have no limit.
+    let own: Vec<_> = (0..3).map(|_| ask("PROXY UNKNOWN")).collect();
+    assert!(own.iter().all(|(_, is_served)| *is_served));
+    assert_eq!(metric(&proxy, "fs_proxy_connections_refused_total"), 1);
+    drop(open);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use fs_stacks::testing::eventually;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -131,6 +132,34 @@ fn least_connections_fills_the_empty_server() {
         let mut probe = [proxy.connect(), proxy.connect(), proxy.connect()];
         probe.iter_mut().all(|stream| number_of(stream) == 0)
     });
+}
+
+/// A stop loses no connection that is in a queue, whose first bytes have arrived too.
+#[test]
+fn connections_in_the_queue_are_served_at_a_stop() {
+    let echo = backend(|mut stream| std::io::copy(&mut stream.try_clone()?, &mut stream).map(drop));
+    for (accept_proxy, header) in [(false, ""), (true, "PROXY UNKNOWN\r\n")] {
+        let config = write_config(&format!(
+            "timeouts = {{ drain = \"60s\" }}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"tcp\"\n\
+             upstream = \"u\"\naccept_proxy = {accept_proxy}\n[[upstream]]\nname = \"u\"\nservers = [\"{echo}\"]\n"
+        ));
+        let mut proxy = Proxy { program: start_program(&config), config };
+        let process = Pid::from_raw(proxy.program.id().cast_signed()).unwrap();
+        kill_process(process, Signal::STOP).unwrap();
+        let mut streams: Vec<TcpStream> = (0..300).map(|_| proxy.connect()).collect();
+        for stream in &mut streams {
+            write!(stream, "{header}echo").unwrap();
+        }
+        proxy.terminate();
+        kill_process(process, Signal::CONT).unwrap();
+        for (number, stream) in streams.iter_mut().enumerate() {
+            let mut back = [0; 4];
+            stream.read_exact(&mut back).unwrap_or_else(|error| panic!("{header:?} {number}: {error}"));
+            assert_eq!(&back, b"echo");
+        }
+        drop(streams);
+        assert!(proxy.program.wait().success());
+    }
 }
 
 #[test]

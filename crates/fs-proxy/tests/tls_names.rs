@@ -6,13 +6,14 @@ mod common;
 mod identity;
 
 use common::*;
-use fs_stacks::testing::Program;
+use fs_stacks::testing::{Program, Signal};
 use identity::Identity;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 
 type Own = Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>;
@@ -149,6 +150,49 @@ fn only_clients_with_a_certificate_are_served() {
     assert!(ask(None).is_err() && ask(own(false)).is_err());
     std::fs::remove_file(file).unwrap();
 }
+
+/// A reload to a listener that demands more of its clients: open connections have not shown it.
+#[test]
+fn demands_of_a_reload_are_not_for_open_connections() {
+    let identity = Identity::new();
+    let servers = [http_backend(|_| ok("old")), http_backend(|_| ok("new"))];
+    let authority = Identity::new();
+    let config = |tls: &str, server| listener("http", &format!("upstream = \"u\"\n{tls}")) + &upstream("u", server);
+    let (plain, tls) = (String::new(), format!("tls = {{ {} }}", pair(&identity)));
+    let strict = |file: &Path| format!("tls = {{ {}, client_ca = {file:?} }}", pair(&identity));
+    // A listener with TLS and no certificates of clients has seen all that one without TLS demands.
+    for (before, after, expected) in [
+        (&plain, &tls, "old"),
+        (&plain, &plain, "new"),
+        (&tls, &strict(&authority.certificate), "old"),
+        (&tls, &tls, "new"),
+    ] {
+        let proxy = start(&config(before, servers[0]));
+        let mut stream: Box<dyn Stream> = match before.is_empty() {
+            true => Box::new(proxy.connect()),
+            false => Box::new(identity.connect(&proxy)),
+        };
+        let ask = |stream: &mut dyn Stream, end: &str| {
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(end.as_bytes()) {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap_or_else(|error| panic!("{after}: {error}: {answer:?}"));
+                answer.extend_from_slice(&byte);
+                assert!(answer.len() < 1000, "{after}: {}", String::from_utf8_lossy(&answer));
+            }
+        };
+        ask(&mut *stream, "\r\n\r\nold");
+        std::fs::write(&proxy.config, config(after, servers[1])).unwrap();
+        proxy.program.signal(Signal::HangUp);
+        proxy.program.says("is in use;");
+        ask(&mut *stream, &format!("\r\n\r\n{expected}"));
+    }
+}
+
+trait Stream: Read + Write {}
+
+impl<T: Read + Write> Stream for T {}
 
 #[test]
 fn expired_certificate_is_a_warning() {

@@ -2,6 +2,7 @@
 
 use super::{Balance, Config, EditsConfig, Finding, HashKey, ListenerConfig, Mode, RouteConfig, UpstreamConfig};
 use crate::edits::OF_REQUESTS;
+use crate::fields::Field;
 use std::net::SocketAddr;
 
 impl Config {
@@ -173,6 +174,11 @@ fn check_servers(upstream: &UpstreamConfig) -> Result<(), Finding> {
     {
         return Err((Some(hash.span().start), "`hash` has an effect only with balance = \"hash\"".into()));
     }
+    if let Some(hash) = &upstream.hash
+        && let HashKey::Header(name) = hash.get_ref()
+    {
+        check_field(name).map_err(|message| (Some(hash.span().start), message))?;
+    }
     Ok(())
 }
 
@@ -204,12 +210,26 @@ fn check_use(upstream: &UpstreamConfig, listener: &ListenerConfig) -> Result<(),
     Ok(())
 }
 
+/// Checks that a field of a request can decide where it goes.
+fn check_field(name: &str) -> Result<(), String> {
+    let is_via = name.eq_ignore_ascii_case("via");
+    match Field::of(name) {
+        Field::Host | Field::ContentLength | Field::ForwardedProto => Ok(()),
+        Field::EndToEnd if !is_via => Ok(()),
+        Field::EndToEnd | Field::ForwardedFor => {
+            Err(format!("`{name}` cannot decide where a request goes: the proxy appends to it before"))
+        }
+        _ => Err(format!("`{name}` cannot decide where a request goes: it is about one connection")),
+    }
+}
+
 fn check_route(route: &RouteConfig, listener: &ListenerConfig) -> Result<(), Finding> {
     let at = listener.address.span().start;
     match (&route.upstream, &route.redirect) {
         (Some(_), None) | (None, Some(_)) => {}
         _ => return Err((Some(at), "a route needs either `upstream` or `redirect`".into())),
     }
+    route.headers.keys().try_for_each(|name| check_field(name)).map_err(|message| (Some(at), message))?;
     if let Some(redirect) = &route.redirect {
         let text = redirect.get_ref();
         let rest = text.replace("{host}", "").replace("{target}", "");

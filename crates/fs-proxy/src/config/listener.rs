@@ -55,6 +55,9 @@ pub(crate) struct ListenerConfig {
     /// The configuration of `tls`, after its files have been read.
     #[serde(skip)]
     pub(crate) handshake: Option<tls::Config>,
+    /// The content of the file `client_ca`, to compare it with another configuration's.
+    #[serde(skip)]
+    pub(super) authorities: Option<Vec<u8>>,
 }
 
 /// PEM files: a chain whose first certificate is the listener's, and that one's key.
@@ -95,6 +98,12 @@ impl TlsConfig {
 impl ListenerConfig {
     pub(crate) fn name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.address.get_ref().to_string())
+    }
+
+    /// Returns true if a connection that `earlier` accepted has shown what this listener demands of
+    /// new ones: TLS, and a certificate of these authorities.
+    pub(crate) fn may_serve_clients_of(&self, earlier: &Self, is_tls: bool) -> bool {
+        (self.tls.is_none() || is_tls) && (self.authorities.is_none() || self.authorities == earlier.authorities)
     }
 
     /// Returns true if connections leave user space where that is possible.

@@ -175,6 +175,10 @@ fn networks() {
 fn settings_without_an_effect_are_errors() {
     wrong("fall = 1 }", "fall = 1 }\nhash = \"address\"", 18, "only with balance");
     wrong("\"least_connections\"", "\"hash\"\nhash = \"cookies:x\"", 17, "cookie:NAME");
+    for name in ["X-Forwarded-For", "Via", "TE"] {
+        let hash = format!("\"hash\"\nhash = \"header:{name}\"");
+        wrong("\"least_connections\"", &hash, 17, &format!("`{name}` cannot decide"));
+    }
     wrong("\"least_connections\"", "\"least_connections\"\nsend_proxy = \"v1\"", 17, "X-Forwarded-For");
     wrong("[\"10.0.0.1:80\"", "[{ address = \"10.0.0.1:80\", weight = 1001 }", 15, "1000");
     wrong("[\"10.0.0.1:80\"", "[{ adress = \"10.0.0.1:80\" }", 15, "adress");
@@ -201,6 +205,8 @@ fn settings_without_an_effect_are_errors() {
         load(&text).map(drop)
     };
     assert_eq!(route("http", "hosts = ['a', '*.b', '[::1]']\npaths = ['/x']\nupstream = 'web'"), Ok(()));
+    let seen = "headers = { X-A = '1', Host = 'a', X-Forwarded-Proto = 'http' }";
+    assert_eq!(route("http", &format!("{seen}\nupstream = 'web'")), Ok(()));
     assert_eq!(route("http", "redirect = 'https://{host}{target}'\nstatus = 302"), Ok(()));
     assert_eq!(route("tcp", "hosts = ['a']\nupstream = 'web'"), Ok(()));
     for (mode, text, word) in [
@@ -211,6 +217,9 @@ fn settings_without_an_effect_are_errors() {
         ("http", "redirect = '/'\nstatus = 200", "301, 302"),
         ("http", "redirect = '/{path}'", "is not a location"),
         ("http", "redirect = 'https://a b'", "is not a location"),
+        ("http", "headers = { TE = '*' }\nupstream = 'web'", "about one connection"),
+        ("http", "headers = { proxy-authorization = 'x' }\nupstream = 'web'", "about one connection"),
+        ("http", "headers = { x-forwarded-for = '*' }\nupstream = 'web'", "appends to it"),
         ("http", "hosts = ['a:80']\nupstream = 'web'", "without a port"),
         ("http", "hosts = ['a.*']\nupstream = 'web'", "is not a host"),
         ("http", "paths = ['x']\nupstream = 'web'", "is not a path"),

@@ -15,9 +15,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Pipelined bytes that are kept while a request is served. Further bytes stay in the socket.
-const HELD_MAX: usize = 64 << 10;
-
 /// The reason why an exchange failed.
 pub(super) enum Failure {
     /// The client is gone, or does not read.
@@ -104,7 +101,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
             return Poll::Ready(Ok(()));
         }
         if self.is_sent {
-            self.watch_client(cx)?;
+            self.client.watch(cx).map_err(|_| Failure::Client)?;
         }
         let client = &*self.client;
         // The clock wakes the task through this waker.
@@ -349,21 +346,5 @@ impl<'a, 'b> Exchange<'a, 'b> {
         }
         let client = &mut *self.client;
         write(&mut client.down, [&out, second], &mut client.stream, &mut self.moved, cx).map_err(|_| Failure::Client)
-    }
-
-    /// A client that resets its connection while its response is in progress ends the request. A client
-    /// that ends its stream has only no further requests. Bytes of further requests are kept.
-    fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        let client = &mut *self.client;
-        while !client.has_ended && client.held.bytes().len() < HELD_MAX {
-            let mut scratch = client.site.scratch.borrow_mut();
-            match read_once!(client.stream, scratch, client.core(), cx) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(0)) => client.has_ended = true,
-                Poll::Ready(Ok(len)) => client.held.keep(&scratch[..len]),
-                Poll::Ready(Err(_)) => return Err(Failure::Client),
-            }
-        }
-        Ok(())
     }
 }

@@ -10,10 +10,13 @@ use crate::log_entry::{Entry, LOGGED_FIELDS, Request, What};
 use crate::refusal::{Redirect, Refusal, Reply};
 use crate::routes::{self, Destination, Facts, Fields};
 use crate::stats::Answer;
-use crate::upstream::{Pick, Use};
+use crate::upstream::{Pick, Upstream, Use};
 use bytes::Bytes;
 use fs_stacks::Stream;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
 use std::time::Instant;
 
 /// The state of the connection after a response.
@@ -113,25 +116,34 @@ impl Client<'_> {
         }
         let mut tried = Vec::new();
         let mut unreached = Refusal::UNREACHABLE;
-        let mut may_reuse = true;
+        let (mut may_reuse, mut was_sent) = (true, false);
+        // The use of a server whose kept connection had ended: it gets the request over a new one.
+        let mut same = None;
         loop {
-            let used = match upstream.pick(&tried, key) {
-                Pick::Used(used) => used,
-                // Boxed, as below.
-                Pick::Busy => match Box::pin(upstream.wait(&tried, key)).await {
-                    Ok(used) => used,
-                    Err(busy) => return self.refuse(asked, record, busy).await,
-                },
-                Pick::Nobody => {
-                    if tried.is_empty() {
-                        site.complain_of(upstream);
+            let used = match same.take() {
+                Some(used) => used,
+                None => {
+                    let used = match upstream.pick(&tried, key) {
+                        Pick::Used(used) => used,
+                        // Boxed, as below.
+                        Pick::Busy => match Box::pin(self.wait_for_server(upstream, &tried, key)).await {
+                            Ok(used) => used,
+                            Err(Some(busy)) => return self.refuse(asked, record, busy).await,
+                            Err(None) => return self.gone(record),
+                        },
+                        Pick::Nobody => {
+                            if tried.is_empty() {
+                                site.complain_of(upstream);
+                            }
+                            return self.refuse(asked, record, unreached).await;
+                        }
+                    };
+                    if !tried.is_empty() && !upstream.may_retry() {
+                        return self.refuse(asked, record, unreached).await;
                     }
-                    return self.refuse(asked, record, unreached).await;
+                    used
                 }
             };
-            if !tried.is_empty() && !upstream.may_retry() {
-                return self.refuse(asked, record, unreached).await;
-            }
             let kept = if may_reuse { used.server().lean.take() } else { None };
             let is_reused = kept.is_some();
             let mut server = match kept {
@@ -147,6 +159,9 @@ impl Client<'_> {
                     }
                 },
             };
+            if was_sent {
+                used.server().stats().retries.add(1);
+            }
             let mut exchange = Exchange::new(self, &mut server, asked, &used, record);
             let result = poll_fn(|cx| exchange.poll(cx)).await;
             let (is_sent, waits_for_client) = (exchange.is_sent, exchange.waits_for_client());
@@ -171,10 +186,11 @@ impl Client<'_> {
             };
             // A partially written response cannot be used for another server.
             self.answer.clear();
+            was_sent = true;
             match failure {
                 Failure::Unanswered if is_reused && asked.may_repeat => {
-                    used.server().stats().retries.add(1);
                     may_reuse = false;
+                    same = Some(used);
                 }
                 Failure::Unanswered => {
                     used.complain(&"no answer: connection closed before message completed");
@@ -182,13 +198,34 @@ impl Client<'_> {
                     if !asked.may_repeat {
                         return self.refuse(asked, record, Refusal::BROKE_OFF).await;
                     }
-                    used.server().stats().retries.add(1);
                     tried.push(used.index);
                     unreached = Refusal::BROKE_OFF;
                 }
                 failure => return self.failed(asked, record, &used, failure, (is_sent, waits_for_client)).await,
             }
         }
+    }
+
+    /// Waits until a server has room. Returns no refusal if the client is gone.
+    async fn wait_for_server(
+        &mut self,
+        upstream: &Rc<Upstream>,
+        tried: &[usize],
+        key: Option<u64>,
+    ) -> Result<Use, Option<Refusal>> {
+        let mut turn = pin!(upstream.wait(tried, key));
+        poll_fn(|cx| match self.watch(cx) {
+            Ok(()) => turn.as_mut().poll(cx).map_err(Some),
+            Err(_) => Poll::Ready(Err(None)),
+        })
+        .await
+    }
+
+    /// The client has reset its connection, or does not read.
+    fn gone(&self, record: &mut Record) -> Then {
+        self.site.listener_stats(self.from.listener).failed.add(1);
+        record.is_broken = record.has_answer();
+        Then::Close
     }
 
     /// Returns where a request goes, and its key for an upstream that needs one.
@@ -233,11 +270,7 @@ impl Client<'_> {
                 used.complain(&"answer broken off");
                 Refusal::BROKE_OFF
             }
-            Failure::Client => {
-                self.site.listener_stats(self.from.listener).failed.add(1);
-                record.is_broken = record.has_answer();
-                return Then::Close;
-            }
+            Failure::Client => return self.gone(record),
         };
         if record.has_answer() {
             // A part of another response was sent, so only the end of the connection can signal the

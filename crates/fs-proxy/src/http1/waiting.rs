@@ -15,6 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Bytes of a body that are copied behind its head, so that both are in one buffer. Too low: two
 /// packets instead of one. Too high: the copy costs more than the second part of a vectored write.
 pub(super) const JOINED: usize = 2048;
+/// Pipelined bytes that are kept while a request is served. Further bytes stay in the socket.
+const HELD_MAX: usize = 64 << 10;
 /// Time for which a client's further bytes are read and dropped, so that a reset does not discard
 /// its response (RFC 9112 9.6). Too short: the response is lost on slow lines. Too long: a finished
 /// connection stays open.
@@ -83,6 +85,22 @@ impl Client<'_> {
             return Poll::Ready(Next::Closed);
         }
         Poll::Pending
+    }
+
+    /// Reads during a request, because only a read shows that the client has reset its connection: an
+    /// error, which ends the request. A client that ends its stream has only no further requests. Bytes
+    /// of further requests, or of the body of one that waits for a server, are kept.
+    pub(super) fn watch(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while !self.has_ended && self.held.bytes().len() < HELD_MAX {
+            let mut scratch = self.site.scratch.borrow_mut();
+            match read_once!(self.stream, scratch, self.core(), cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => self.has_ended = true,
+                Poll::Ready(Ok(len)) => self.held.keep(&scratch[..len]),
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn look_at_held(&mut self) -> Option<Next> {

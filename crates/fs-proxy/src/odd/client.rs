@@ -42,9 +42,13 @@ impl Client {
     }
 
     /// Returns the same client under the current configuration, unless that has no HTTP listener at
-    /// this address.
+    /// this address, or one that demands TLS or a certificate which this connection has not shown.
     pub(super) fn at_present(self: &Rc<Self>) -> Rc<Self> {
         let Some(Target { site, number }) = self.socket.http_target() else { return self.clone() };
+        let (earlier, now) = (&self.site.config.listeners[self.listener], &site.config.listeners[number]);
+        if !now.may_serve_clients_of(earlier, self.is_tls) {
+            return self.clone();
+        }
         let Self { site: _, listener: _, peer, neighbour, is_tls, socket, connection, tunnel } = &**self;
         Rc::new(Self {
             site,

@@ -101,21 +101,30 @@ async fn attempts(
     let site = &client.site;
     let mut tried = Vec::new();
     let mut unreached = Refusal::UNREACHABLE;
-    let mut may_reuse = upgrade.is_none();
+    let (mut may_reuse, mut was_sent) = (upgrade.is_none(), false);
+    // The use of a server whose kept connection had ended: it gets the request over a new one.
+    let mut same = None;
     loop {
-        let used = match upstream.pick(&tried, key) {
-            Pick::Used(used) => used,
-            Pick::Busy => upstream.wait(&tried, key).await?,
-            Pick::Nobody => {
-                if tried.is_empty() {
-                    site.complain_of(upstream);
+        let used = match same.take() {
+            Some(used) => used,
+            None => {
+                let used = match upstream.pick(&tried, key) {
+                    Pick::Used(used) => used,
+                    // A client that resets its connection ends this task.
+                    Pick::Busy => upstream.wait(&tried, key).await?,
+                    Pick::Nobody => {
+                        if tried.is_empty() {
+                            site.complain_of(upstream);
+                        }
+                        return Err(unreached);
+                    }
+                };
+                if !tried.is_empty() && !upstream.may_retry() {
+                    return Err(unreached);
                 }
-                return Err(unreached);
+                used
             }
         };
-        if !tried.is_empty() && !upstream.may_retry() {
-            return Err(unreached);
-        }
         headers::ensure_host(&mut request, used.server().addr);
         if upstream.is_http2 {
             headers::to_http2(&mut request, used.server().tls.is_some())?;
@@ -134,6 +143,9 @@ async fn attempts(
                 }
             },
         };
+        if was_sent {
+            used.server().stats().retries.add(1);
+        }
         let replay = Replay::of(&request);
         // A kept connection may have ended a moment ago. Then nothing was sent, and the request is
         // returned.
@@ -169,9 +181,10 @@ async fn attempts(
                 return Err(Refusal::BROKE_OFF);
             }
         };
+        was_sent = true;
         if reused {
-            used.server().stats().retries.add(1);
             may_reuse = false;
+            same = Some(used);
         } else {
             complain_of_answer(&used, error.as_ref());
             used.server().failed();

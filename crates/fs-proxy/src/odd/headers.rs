@@ -50,8 +50,9 @@ pub(crate) fn to_server(
     }
     // RFC 9112 3.2.3 and 3.2.4: a host alone is only for CONNECT, and an asterisk for OPTIONS.
     let is_host_alone = head.uri.authority().is_some() && head.uri.scheme().is_none();
-    let is_asterisk = head.uri.path() == "*" && head.uri.authority().is_none();
-    if head.version != Version::HTTP_2 && (is_host_alone || is_asterisk && head.method != Method::OPTIONS) {
+    // In HTTP/2 it may be next to a host (RFC 9113 8.3.1).
+    let is_asterisk = head.uri.path() == "*";
+    if head.version != Version::HTTP_2 && is_host_alone || is_asterisk && head.method != Method::OPTIONS {
         return Err(Refusal(400, "bad target"));
     }
     if head.version == Version::HTTP_11 && !head.headers.contains_key(header::HOST) {
@@ -64,7 +65,7 @@ pub(crate) fn to_server(
         let host = host.map_err(|_| Refusal(400, "bad target"))?;
         head.headers.insert(header::HOST, host);
         let path = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let path = if path.starts_with('/') || is_asterisk { path.to_owned() } else { format!("/{path}") };
         head.uri = path.parse::<Uri>().map_err(|_| Refusal(400, "bad target"))?;
     } else if head.version == Version::HTTP_2 && !head.headers.contains_key(header::HOST) {
         return Err(Refusal(400, "no Host"));
@@ -293,6 +294,16 @@ mod tests {
         let mut options = request("*", &[("host", "a")]);
         options.method = Method::OPTIONS;
         assert_eq!(forwarded(options).unwrap().uri, "*");
+        for (method, expected) in [(Method::OPTIONS, Some("*")), (Method::GET, None)] {
+            let mut head = request("/", &[]);
+            let (mut parts, star) = (http::uri::Parts::default(), PathAndQuery::from_static("*"));
+            parts.scheme = Some(Scheme::HTTPS);
+            parts.authority = Some(Authority::from_static("a.example"));
+            parts.path_and_query = Some(star);
+            (head.uri, head.method, head.version) = (Uri::from_parts(parts).unwrap(), method, Version::HTTP_2);
+            let target = forwarded(head).ok().map(|head| head.uri.to_string());
+            assert_eq!(target.as_deref(), expected);
+        }
         let mut connect = request("/", &[("host", "a")]);
         connect.method = Method::CONNECT;
         assert_eq!(forwarded(connect).unwrap_err().0, 405);

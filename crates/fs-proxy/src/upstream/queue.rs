@@ -3,8 +3,10 @@
 use crate::config::QueueConfig;
 use crate::stats::UpstreamStats;
 use std::cell::Cell;
+use std::pin::Pin;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::{Instant, timeout_at};
 
 /// Interval at which a waiting request checks the servers without a notification: a server may have
@@ -17,11 +19,12 @@ pub(super) struct Queue {
     length: Cell<usize>,
     /// Notified for each request that ends. Serves its waiters in their order.
     freed: Notify,
+    check_interval: Duration,
 }
 
 impl Queue {
     pub(super) fn new(config: QueueConfig) -> Self {
-        Self { config, length: Cell::new(0), freed: Notify::new() }
+        Self { config, length: Cell::new(0), freed: Notify::new(), check_interval: CHECK_INTERVAL }
     }
 
     #[inline]
@@ -57,11 +60,19 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits until a server may have room.
-    pub(super) async fn until_check(&self) {
-        let next_check = self.deadline.min(Instant::now() + CHECK_INTERVAL);
-        // An error only means that it is time for a check.
-        let _ = timeout_at(next_check, self.queue.freed.notified()).await;
+    /// Returns what the waiter waits for. It has its place among the others from the first
+    /// [`Waiting::until_check`] on.
+    pub(super) fn turn(&self) -> Notified<'_> {
+        self.queue.freed.notified()
+    }
+
+    /// Waits until a server may have room. Only a turn that came is replaced by another one, at the
+    /// end of the queue.
+    pub(super) async fn until_check<'a>(&'a self, turn: &mut Pin<&mut Notified<'a>>) {
+        let next_check = self.deadline.min(Instant::now() + self.queue.check_interval);
+        if timeout_at(next_check, turn.as_mut()).await.is_ok() {
+            turn.set(self.turn());
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -82,6 +93,7 @@ mod tests {
     use super::super::{Pick, Use};
     use super::*;
     use crate::refusal::Refusal;
+    use std::rc::Rc;
 
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(test);
@@ -98,7 +110,9 @@ mod tests {
     fn waiters_get_their_turn_in_order() {
         let servers = "servers = [{ address = '10.0.0.1:1', max_connections = 1 }, { address = '10.0.0.2:1', \
                        max_connections = 2 }]\nqueue = { requests = 2, timeout = '300ms' }";
-        let (upstream, stats) = upstream_of(servers);
+        let (mut upstream, stats) = upstream_of(servers);
+        let interval = Duration::from_millis(40);
+        Rc::get_mut(&mut upstream).unwrap().queue.check_interval = interval;
         run(async {
             let mut uses: Vec<Use> = (0..3).map(|_| used(upstream.pick(&[], None)).unwrap()).collect();
             assert_eq!(uses.iter().filter(|used| used.index == 1).count(), 2);
@@ -112,8 +126,13 @@ mod tests {
                     result
                 }
             };
+            let second = async {
+                tokio::time::sleep(interval / 2).await;
+                wait("second").await
+            };
             let free = async {
-                tokio::task::yield_now().await;
+                // The first one has checked once more than the second one.
+                tokio::time::sleep(interval * 5 / 4).await;
                 // The queue is full, and a new request never overtakes a waiting one.
                 assert_eq!(upstream.wait(&[], None).await.err(), Some(Refusal::BUSY));
                 uses.pop();
@@ -121,7 +140,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 uses.pop();
             };
-            let (first, second, ()) = tokio::join!(wait("first"), wait("second"), free);
+            let (first, second, ()) = tokio::join!(wait("first"), second, free);
             assert!(first.is_ok() && second.is_ok());
             assert_eq!(*order.borrow(), ["first", "second"]);
             // A request is sent in time or refused.
