@@ -35,14 +35,42 @@ static void dup_both(struct end *e) {
 }
 
 // A child and its parent use an inherited socket.
-static void fork_used(struct end *e) {
+static pid_t fork_by_number(void) {
+#ifdef SYS_fork
+    return syscall(SYS_fork);
+#else
+    return fork();
+#endif
+}
+static void fork_used_by(struct end *e, pid_t (*make)(void)) {
     put(e, 1000); meet(e); fflush(stdout);
     if (*e->role == 's') {
-        pid_t p = fork(); if (!p) { get(e, 400); put(e, 50); _exit(0); }
+        pid_t p = make(); if (!p) { get(e, 400); put(e, 50); _exit(0); }
         int st; CHECK(waitpid(p, &st, 0) == p && st == 0); e->got += 400; e->sent += 50; get(e, 600);
         CHECK(!close(e->meet + 100) || 1);
     } else { get(e, 1050); }
     rounds(e, 300, 0); meet(e);
+}
+static void fork_used(struct end *e) { fork_used_by(e, fork); }
+// A raw fork comes while the connection has no ring, and parent and child then use it in turns: it gets none.
+static void fork_raw(struct end *e) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}; socklen_t n = sizeof a;
+    if (*e->role == 's') {
+        int l = socket(AF_INET, SOCK_STREAM, 0), turn[2]; char c = 0;
+        CHECK(bind(l, (void *)&a, n) == 0 && listen(l, 5) == 0 && getsockname(l, (void *)&a, &n) == 0 && write(e->meet, &a, n) == n);
+        struct end o = {.meet = e->meet, .role = e->role}; o.fd = accept4(l, 0, 0, SOCK_CLOEXEC); CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, turn) == 0);
+        rounds(&o, 2, 0); fflush(stdout); pid_t p = fork_by_number(); int other = turn[!p];
+        for (int i = 0; i < 200; i++) {
+            if (p) rounds(&o, 8, i % 20 ? 0 : 500); else { CHECK(read(other, &o, sizeof o) == sizeof o); rounds(&o, 8, 0); CHECK(write(other, &o, sizeof o) == sizeof o); continue; }
+            CHECK(write(other, &o, sizeof o) == sizeof o && read(other, &o, sizeof o) == sizeof o);
+        }
+        if (!p) _exit(0);
+        int st; CHECK(waitpid(p, &st, 0) == p && st == 0); close(o.fd);
+    } else {
+        CHECK(read(e->meet, &a, n) == n); struct end o = {.meet = e->meet, .role = e->role}; o.fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(o.fd, (void *)&a, n) == 0); rounds(&o, 2 + 16 * 200, 20); close(o.fd);
+    }
+    rounds(e, 100, 0); meet(e);
 }
 // A child that only holds its inherited sockets, and one that closes them.
 static void fork_idle(struct end *e) {
@@ -273,7 +301,7 @@ static void confined_talk(struct end *e) { rounds(e, 100, 0); put(e, 8); meet(e)
 
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
-    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
+    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},

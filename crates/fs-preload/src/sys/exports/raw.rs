@@ -73,7 +73,9 @@ define! {
                 send::pwritev2(fd, from(b), c_int_, d as i64, f as c_int) as c_long
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork | libc::SYS_vfork => child::vfork().into(),
+            libc::SYS_fork => child::_Fork().into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_vfork => child::vfork().into(),
             // With CLONE_VM it makes a thread, which the C library does by a system call of its own.
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
                 around_fork(|| real::syscall(number, a, b, c, d, e, f) as c_int).into()
