@@ -69,7 +69,10 @@ pub(crate) fn begin(fd: RawFd) {
     // Called first, so that a child drops its parent's watched sockets and not its own first one.
     child::notice_fork();
     end(fd);
-    slot.begin(Kind::Watched, process::forks());
+    // Standard streams read and write by calls that no symbol replaces.
+    if fd > LAST_STANDARD {
+        slot.begin(Kind::Watched, process::forks());
+    }
 }
 
 /// A watched socket may be connected.
@@ -229,6 +232,10 @@ pub(crate) fn duplicated(old: RawFd, new: RawFd) {
             place.begin(kind, process::forks());
         }
         held.release();
+    }
+    // Functions of stdin read by a call that no symbol replaces.
+    if new == libc::STDIN_FILENO {
+        leave_to_other(new);
     }
 }
 

@@ -168,6 +168,11 @@ real! {
     fn execl(path: *const c_char) -> c_int;
     fn execlp(path: *const c_char) -> c_int;
     fn execle(path: *const c_char) -> c_int;
+    fn dprintf(fd: c_int) -> c_int;
+    fn __dprintf_chk(fd: c_int) -> c_int;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn backtrace_symbols_fd(buffer: *const *mut c_void, n: c_int, fd: c_int) -> ();
     fn longjmp(place: *mut c_void, value: c_int) -> ();
     fn _longjmp(place: *mut c_void, value: c_int) -> ();
     fn siglongjmp(place: *mut c_void, value: c_int) -> ();

@@ -231,6 +231,39 @@ static void stream_both(struct end *e) {
     meet(e); shutdown(e->fd, SHUT_WR); CHECK(fgets(b, sizeof b, in) == 0); fclose(out); fclose(in); meet(e);
 }
 
+// dprintf and its like write by a function of the C library's own. Floating-point arguments are in registers of their own.
+static int by_list(int fd, const char *format, ...) { va_list l; va_start(l, format); int n = vdprintf(fd, format, l); va_end(l); return n; }
+int __dprintf_chk(int fd, int flag, const char *format, ...);
+static int checked_list(int fd, const char *format, ...) { int __vdprintf_chk(int, int, const char *, va_list); va_list l; va_start(l, format); int n = __vdprintf_chk(fd, 1, format, l); va_end(l); return n; }
+static void print_put(struct end *e) {
+    rounds(e, 300, 0);
+    put(e, 8); for (int i = 0; i < 50; i++) {
+        int n = dprintf(e->fd, "%d %s %.1f %.1f %d %d %d %.1f;", i, "word", 1.5, 2.5, 3, 4, 5, 6.5); CHECK(n > 20);
+        CHECK(write(e->fd, "ring;", 5) == 5 && by_list(e->fd, "%d %.1f;", i, 0.5) > 4 && write(e->fd, "ring;", 5) == 5);
+        CHECK(__dprintf_chk(e->fd, 1, "%s %.2f;", "checked", 0.25) == 13 && checked_list(e->fd, "%d;", i) > 1);
+    }
+    meet(e); rounds(e, 100, 0); meet(e);
+}
+static void print_get(struct end *e) {
+    rounds(e, 300, 0); get(e, 8); char want[128], b[128];
+    for (int i = 0; i < 50; i++) {
+        int n = snprintf(want, sizeof want, "%d word 1.5 2.5 3 4 5 6.5;ring;%d 0.5;ring;checked 0.25;%d;", i, i, i);
+        CHECK(recv(e->fd, b, n, MSG_WAITALL) == n); if (memcmp(b, want, n)) FAIL("%d: %.*s", i, n, b);
+    }
+    meet(e); rounds(e, 100, 0); meet(e);
+}
+// A connection whose ring has unread bytes becomes stdin, whose functions do not see them: no gap, the connection is reset.
+static void stdin_get(struct end *e) {
+    rounds(e, 300, 0); meet(e); char b[64]; CHECK(dup2(e->fd, 0) == 0 && write(e->meet, "d", 1) == 1); errno = 0;
+    char *line = fgets(b, sizeof b, stdin);
+    if (line && strcmp(line, "first\n")) FAIL("a gap: %s", line);
+    if (!line && errno != ECONNRESET && errno != ENOTCONN) FAIL("%s", strerror(errno));
+}
+static void stdin_put(struct end *e) {
+    char c; rounds(e, 300, 0); CHECK(write(e->fd, "first\n", 6) == 6); meet(e); CHECK(read(e->meet, &c, 1) == 1);
+    send(e->fd, "second\n", 7, MSG_NOSIGNAL);
+}
+
 static void number_both(struct end *e) {
     // A number that is reused for another file.
     meet(e); int fd = e->fd; close(fd); int p[2]; CHECK(pipe(p) == 0 && (p[0] == fd || p[1] == fd || 1));
@@ -304,7 +337,7 @@ struct scenario scenarios[] = {
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
-    {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
+    {"number", number_both, number_both}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
     {"uring_rest", uring_rest, uring_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

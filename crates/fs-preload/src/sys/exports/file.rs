@@ -82,6 +82,21 @@ define! {
         descriptor::leave_to_other(fd);
         real::fdopen(fd, mode)
     };
+    /// vdprintf(3) writes by a function that no symbol replaces. A va_list argument is an address on both platforms.
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = {
+        descriptor::leave_to_kernel(fd);
+        real::vdprintf(fd, format, arguments)
+    };
+    /// vdprintf with _FORTIFY_SOURCE.
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = {
+        descriptor::leave_to_kernel(fd);
+        real::__vdprintf_chk(fd, flag, format, arguments)
+    };
+    /// backtrace_symbols_fd(3) writes as vdprintf does.
+    fn backtrace_symbols_fd(buffer: *const *mut c_void, n: c_int, fd: c_int) -> () = {
+        descriptor::leave_to_kernel(fd);
+        real::backtrace_symbols_fd(buffer, n, fd)
+    };
 }
 
 /// Reads and sends a small part of a file through the ring, if the ring carries. Otherwise the
