@@ -302,8 +302,8 @@ pub(crate) fn leave_to_other(fd: RawFd) {
     }
 }
 
-/// Stops promotion, and pins promoted sockets. The program is about to use io_uring, whose reads
-/// and writes the library does not see, or to confine itself.
+/// Stops promotion, and pins promoted sockets. The program has created an io_uring, whose reads
+/// and writes the library does not see, or is about to confine itself.
 pub(crate) fn leave_all_to_kernel() {
     promotion::disable();
     set::tell_all();

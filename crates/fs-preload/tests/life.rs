@@ -19,6 +19,12 @@ fn killed_unread() {
     common::same_with("life", "killed_unread", 1);
 }
 
+/// Calls that fail pin nothing.
+#[test]
+fn probes() {
+    assert_eq!(common::same("life", "probes").pins, 0);
+}
+
 macro_rules! cases {
     ($($name:ident,)*) => {
         $(#[test]

@@ -165,6 +165,7 @@ real! {
 
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
+    fn io_uring_queue_exit(ring: *mut c_void) -> ();
     fn execl(path: *const c_char) -> c_int;
     fn execlp(path: *const c_char) -> c_int;
     fn execle(path: *const c_char) -> c_int;

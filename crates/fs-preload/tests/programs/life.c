@@ -332,12 +332,25 @@ static void confined_prctl(struct end *e) { confined_by(e, 1); }
 static void confined_syscall(struct end *e) { confined_by(e, 0); }
 static void confined_talk(struct end *e) { rounds(e, 100, 0); put(e, 8); meet(e); for (int i = 0; i < 101; i++) { get(e, 8); put(e, 8); } meet(e); }
 
+// Calls that fail change nothing: the ring carries afterwards as before (the test counts pins).
+static void failing_probes(struct end *e) {
+    unsigned char parameters[120] = {0}; struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW); struct sock_fprog program = {1, &all};
+    rounds(e, 100, 0);
+    CHECK(syscall(SYS_io_uring_setup, 0, parameters) == -1);
+    struct { unsigned version; int pid; } head = {0x20080522, 0}; struct { unsigned effective, permitted, inheritable; } none[2] = {{0}};
+    CHECK(syscall(SYS_capset, &head, none) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == -1 && errno == EACCES);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == -1 && errno == EACCES);
+    CHECK(prctl(PR_SET_SECCOMP, 77, &program) == -1 && errno == EINVAL);
+    rounds(e, 300, 0); meet(e);
+}
+
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
-    {"uring_rest", uring_rest, uring_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
+    {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }
