@@ -69,7 +69,10 @@ pub(crate) fn begin(fd: RawFd) {
     // Called first, so that a child drops its parent's watched sockets and not its own first one.
     child::notice_fork();
     end(fd);
-    slot.begin(Kind::Watched, process::forks());
+    // Standard streams read and write by calls that no symbol replaces.
+    if fd > LAST_STANDARD {
+        slot.begin(Kind::Watched, process::forks());
+    }
 }
 
 /// A watched socket may be connected.
@@ -230,6 +233,10 @@ pub(crate) fn duplicated(old: RawFd, new: RawFd) {
         }
         held.release();
     }
+    // Functions of stdin read by a call that no symbol replaces.
+    if new == libc::STDIN_FILENO {
+        leave_to_other(new);
+    }
 }
 
 /// The next image of this process, or a child's, inherits what exec(2) does not close.
@@ -295,8 +302,8 @@ pub(crate) fn leave_to_other(fd: RawFd) {
     }
 }
 
-/// Stops promotion, and pins promoted sockets. The program is about to use io_uring, whose reads
-/// and writes the library does not see, or to confine itself.
+/// Stops promotion, and pins promoted sockets. The program has created an io_uring, whose reads
+/// and writes the library does not see, or is about to confine itself.
 pub(crate) fn leave_all_to_kernel() {
     promotion::disable();
     set::tell_all();

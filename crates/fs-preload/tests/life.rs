@@ -19,6 +19,12 @@ fn killed_unread() {
     common::same_with("life", "killed_unread", 1);
 }
 
+/// Calls that fail pin nothing.
+#[test]
+fn probes() {
+    assert_eq!(common::same("life", "probes").pins, 0);
+}
+
 macro_rules! cases {
     ($($name:ident,)*) => {
         $(#[test]
@@ -29,7 +35,7 @@ macro_rules! cases {
 }
 
 cases! {
-    half_close, close, unread, pipe, dup, fork_used, fork_idle, fork_left, fork_storm, exec, vfork, exec_other, scm, signal, cancel, threads,
-    urgent, cork, stream, number, option, jump,
+    half_close, close, unread, pipe, dup, fork_used, fork_raw, fork_idle, fork_left, fork_storm, exec, vfork, exec_other, scm, signal, cancel, threads,
+    urgent, cork, stream, number, option, jump, print, print_back, standard,
     execl, uring, uring_rest, confined_prctl, confined_syscall,
 }

@@ -165,9 +165,15 @@ real! {
 
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
+    fn io_uring_queue_exit(ring: *mut c_void) -> ();
     fn execl(path: *const c_char) -> c_int;
     fn execlp(path: *const c_char) -> c_int;
     fn execle(path: *const c_char) -> c_int;
+    fn dprintf(fd: c_int) -> c_int;
+    fn __dprintf_chk(fd: c_int) -> c_int;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn backtrace_symbols_fd(buffer: *const *mut c_void, n: c_int, fd: c_int) -> ();
     fn longjmp(place: *mut c_void, value: c_int) -> ();
     fn _longjmp(place: *mut c_void, value: c_int) -> ();
     fn siglongjmp(place: *mut c_void, value: c_int) -> ();

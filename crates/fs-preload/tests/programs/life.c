@@ -35,14 +35,42 @@ static void dup_both(struct end *e) {
 }
 
 // A child and its parent use an inherited socket.
-static void fork_used(struct end *e) {
+static pid_t fork_by_number(void) {
+#ifdef SYS_fork
+    return syscall(SYS_fork);
+#else
+    return fork();
+#endif
+}
+static void fork_used_by(struct end *e, pid_t (*make)(void)) {
     put(e, 1000); meet(e); fflush(stdout);
     if (*e->role == 's') {
-        pid_t p = fork(); if (!p) { get(e, 400); put(e, 50); _exit(0); }
+        pid_t p = make(); if (!p) { get(e, 400); put(e, 50); _exit(0); }
         int st; CHECK(waitpid(p, &st, 0) == p && st == 0); e->got += 400; e->sent += 50; get(e, 600);
         CHECK(!close(e->meet + 100) || 1);
     } else { get(e, 1050); }
     rounds(e, 300, 0); meet(e);
+}
+static void fork_used(struct end *e) { fork_used_by(e, fork); }
+// A raw fork comes while the connection has no ring, and parent and child then use it in turns: it gets none.
+static void fork_raw(struct end *e) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}; socklen_t n = sizeof a;
+    if (*e->role == 's') {
+        int l = socket(AF_INET, SOCK_STREAM, 0), turn[2]; char c = 0;
+        CHECK(bind(l, (void *)&a, n) == 0 && listen(l, 5) == 0 && getsockname(l, (void *)&a, &n) == 0 && write(e->meet, &a, n) == n);
+        struct end o = {.meet = e->meet, .role = e->role}; o.fd = accept4(l, 0, 0, SOCK_CLOEXEC); CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, turn) == 0);
+        rounds(&o, 2, 0); fflush(stdout); pid_t p = fork_by_number(); int other = turn[!p];
+        for (int i = 0; i < 200; i++) {
+            if (p) rounds(&o, 8, i % 20 ? 0 : 500); else { CHECK(read(other, &o, sizeof o) == sizeof o); rounds(&o, 8, 0); CHECK(write(other, &o, sizeof o) == sizeof o); continue; }
+            CHECK(write(other, &o, sizeof o) == sizeof o && read(other, &o, sizeof o) == sizeof o);
+        }
+        if (!p) _exit(0);
+        int st; CHECK(waitpid(p, &st, 0) == p && st == 0); close(o.fd);
+    } else {
+        CHECK(read(e->meet, &a, n) == n); struct end o = {.meet = e->meet, .role = e->role}; o.fd = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(o.fd, (void *)&a, n) == 0); rounds(&o, 2 + 16 * 200, 20); close(o.fd);
+    }
+    rounds(e, 100, 0); meet(e);
 }
 // A child that only holds its inherited sockets, and one that closes them.
 static void fork_idle(struct end *e) {
@@ -203,6 +231,39 @@ static void stream_both(struct end *e) {
     meet(e); shutdown(e->fd, SHUT_WR); CHECK(fgets(b, sizeof b, in) == 0); fclose(out); fclose(in); meet(e);
 }
 
+// dprintf and its like write by a function of the C library's own. Floating-point arguments are in registers of their own.
+static int by_list(int fd, const char *format, ...) { va_list l; va_start(l, format); int n = vdprintf(fd, format, l); va_end(l); return n; }
+int __dprintf_chk(int fd, int flag, const char *format, ...);
+static int checked_list(int fd, const char *format, ...) { int __vdprintf_chk(int, int, const char *, va_list); va_list l; va_start(l, format); int n = __vdprintf_chk(fd, 1, format, l); va_end(l); return n; }
+static void print_put(struct end *e) {
+    rounds(e, 300, 0);
+    put(e, 8); for (int i = 0; i < 50; i++) {
+        int n = dprintf(e->fd, "%d %s %.1f %.1f %d %d %d %.1f;", i, "word", 1.5, 2.5, 3, 4, 5, 6.5); CHECK(n > 20);
+        CHECK(write(e->fd, "ring;", 5) == 5 && by_list(e->fd, "%d %.1f;", i, 0.5) > 4 && write(e->fd, "ring;", 5) == 5);
+        CHECK(__dprintf_chk(e->fd, 1, "%s %.2f;", "checked", 0.25) == 13 && checked_list(e->fd, "%d;", i) > 1);
+    }
+    meet(e); rounds(e, 100, 0); meet(e);
+}
+static void print_get(struct end *e) {
+    rounds(e, 300, 0); get(e, 8); char want[128], b[128];
+    for (int i = 0; i < 50; i++) {
+        int n = snprintf(want, sizeof want, "%d word 1.5 2.5 3 4 5 6.5;ring;%d 0.5;ring;checked 0.25;%d;", i, i, i);
+        CHECK(recv(e->fd, b, n, MSG_WAITALL) == n); if (memcmp(b, want, n)) FAIL("%d: %.*s", i, n, b);
+    }
+    meet(e); rounds(e, 100, 0); meet(e);
+}
+// A connection whose ring has unread bytes becomes stdin, whose functions do not see them: no gap, the connection is reset.
+static void stdin_get(struct end *e) {
+    rounds(e, 300, 0); meet(e); char b[64]; CHECK(dup2(e->fd, 0) == 0 && write(e->meet, "d", 1) == 1); errno = 0;
+    char *line = fgets(b, sizeof b, stdin);
+    if (line && strcmp(line, "first\n")) FAIL("a gap: %s", line);
+    if (!line && errno != ECONNRESET && errno != ENOTCONN) FAIL("%s", strerror(errno));
+}
+static void stdin_put(struct end *e) {
+    char c; rounds(e, 300, 0); CHECK(write(e->fd, "first\n", 6) == 6); meet(e); CHECK(read(e->meet, &c, 1) == 1);
+    send(e->fd, "second\n", 7, MSG_NOSIGNAL);
+}
+
 static void number_both(struct end *e) {
     // A number that is reused for another file.
     meet(e); int fd = e->fd; close(fd); int p[2]; CHECK(pipe(p) == 0 && (p[0] == fd || p[1] == fd || 1));
@@ -271,12 +332,25 @@ static void confined_prctl(struct end *e) { confined_by(e, 1); }
 static void confined_syscall(struct end *e) { confined_by(e, 0); }
 static void confined_talk(struct end *e) { rounds(e, 100, 0); put(e, 8); meet(e); for (int i = 0; i < 101; i++) { get(e, 8); put(e, 8); } meet(e); }
 
+// Calls that fail change nothing: the ring carries afterwards as before (the test counts pins).
+static void failing_probes(struct end *e) {
+    unsigned char parameters[120] = {0}; struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW); struct sock_fprog program = {1, &all};
+    rounds(e, 100, 0);
+    CHECK(syscall(SYS_io_uring_setup, 0, parameters) == -1);
+    struct { unsigned version; int pid; } head = {0x20080522, 0}; struct { unsigned effective, permitted, inheritable; } none[2] = {{0}};
+    CHECK(syscall(SYS_capset, &head, none) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == -1 && errno == EACCES);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == -1 && errno == EACCES);
+    CHECK(prctl(PR_SET_SECCOMP, 77, &program) == -1 && errno == EINVAL);
+    rounds(e, 300, 0); meet(e);
+}
+
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
-    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
+    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
-    {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
-    {"uring_rest", uring_rest, uring_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
+    {"number", number_both, number_both}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
+    {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

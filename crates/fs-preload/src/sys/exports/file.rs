@@ -65,23 +65,45 @@ define! {
         lio_listio(mode, list, n, event);
     /// io_uring_queue_init(3) of liburing, whose system calls no symbol replaces.
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int = {
-        if !descriptor::may_use_io_uring() {
-            return -libc::EPERM;
-        }
-        real::io_uring_queue_init(entries, ring, flags)
+        allowed_io_uring(ring, real::io_uring_queue_init(entries, ring, flags))
     };
     /// Like io_uring_queue_init.
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int = {
-        if !descriptor::may_use_io_uring() {
-            return -libc::EPERM;
-        }
-        real::io_uring_queue_init_params(entries, ring, parameters)
+        allowed_io_uring(ring, real::io_uring_queue_init_params(entries, ring, parameters))
     };
     /// fdopen(3): the stream reads and writes by functions that no symbol replaces.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = {
         descriptor::leave_to_other(fd);
         real::fdopen(fd, mode)
     };
+    /// vdprintf(3) writes by a function that no symbol replaces. A va_list argument is an address on both platforms.
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = {
+        descriptor::leave_to_kernel(fd);
+        real::vdprintf(fd, format, arguments)
+    };
+    /// vdprintf with _FORTIFY_SOURCE.
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = {
+        descriptor::leave_to_kernel(fd);
+        real::__vdprintf_chk(fd, flag, format, arguments)
+    };
+    /// backtrace_symbols_fd(3) writes as vdprintf does.
+    fn backtrace_symbols_fd(buffer: *const *mut c_void, n: c_int, fd: c_int) -> () = {
+        descriptor::leave_to_kernel(fd);
+        real::backtrace_symbols_fd(buffer, n, fd)
+    };
+}
+
+/// Ends a new io_uring if a ring has unread bytes, which it would miss. Nobody has used it yet.
+///
+/// # Safety
+/// `ring` is liburing's, and `result` is that of its creation.
+unsafe fn allowed_io_uring(ring: *mut c_void, result: c_int) -> c_int {
+    if result < 0 || descriptor::may_use_io_uring() {
+        return result;
+    }
+    // SAFETY: it was created.
+    unsafe { real::io_uring_queue_exit(ring) };
+    -libc::EPERM
 }
 
 /// Reads and sends a small part of a file through the ring, if the ring carries. Otherwise the

@@ -73,7 +73,9 @@ define! {
                 send::pwritev2(fd, from(b), c_int_, d as i64, f as c_int) as c_long
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork | libc::SYS_vfork => child::vfork().into(),
+            libc::SYS_fork => child::_Fork().into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_vfork => child::vfork().into(),
             // With CLONE_VM it makes a thread, which the C library does by a system call of its own.
             libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
                 around_fork(|| real::syscall(number, a, b, c, d, e, f) as c_int).into()
@@ -83,16 +85,33 @@ define! {
             }
             libc::SYS_prctl => confine::prctl(fd, b as u64, c as u64, d as u64, e as u64).into(),
             libc::SYS_seccomp => {
-                confine::before_seccomp(a, b, c);
+                confine::before_seccomp(a, b, from(c));
                 real::syscall(number, a, b, c, d, e, f)
             }
-            // The same error as where io_uring is forbidden (kernel.io_uring_disabled).
-            libc::SYS_io_uring_setup if !crate::descriptor::may_use_io_uring() => answer(Err(Errno::PERM)) as c_long,
+            libc::SYS_io_uring_setup => {
+                let ring = real::syscall(number, a, b, c, d, e, f);
+                if ring < 0 || crate::descriptor::may_use_io_uring() { ring } else { refuse_io_uring(ring, from(b)) }
+            }
             libc::SYS_execve => child::execve(from(a), from(b), from(c)).into(),
             libc::SYS_execveat => child::execveat(fd, from(b), from(c), from(d), e as c_int).into(),
             _ => real::syscall(number, a, b, c, d, e, f),
         }
     };
+}
+
+/// Closes a new io_uring. The error is that of a host where io_uring is forbidden (kernel.io_uring_disabled).
+///
+/// # Safety
+/// `parameters` are those of a successful io_uring_setup(2).
+unsafe fn refuse_io_uring(ring: c_long, parameters: *const u32) -> c_long {
+    /// `IORING_SETUP_REGISTERED_FD_ONLY`: the result is an index of the thread's, which ends with the thread, and no descriptor.
+    const REGISTERED_FD_ONLY: u32 = 1 << 15;
+    // SAFETY: the kernel has read and written them. The flags are the third word (struct io_uring_params).
+    if unsafe { parameters.add(2).read_unaligned() } & REGISTERED_FD_ONLY == 0 {
+        // SAFETY: nobody else knows the descriptor.
+        unsafe { real::close(ring as c_int) };
+    }
+    answer(Err(Errno::PERM)) as c_long
 }
 
 /// The kernel's signal set. The C library's is longer, and its functions pass this part on.
