@@ -2,9 +2,11 @@
 
 mod common;
 
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, Read, Write};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,23 +16,31 @@ use fs_pairs::message::{Answer, LEN, Request};
 use fs_pairs::service::Limits;
 use fs_pairs::{Client, Number, Offered, Reason, Service};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
 };
 use rustix::process::{Resource, Rlimit};
+
+/// SCM_MAX_FD of include/net/scm.h.
+const MAX_DESCRIPTORS: usize = 253;
 
 /// A client that writes its own messages.
 struct Raw(OwnedFd);
 
 impl Raw {
     fn connect(service: &Running) -> Self {
+        Self::connect_to(&service.path)
+    }
+
+    fn connect_to(path: &Path) -> Self {
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&service.path).expect("a path")).expect("connect");
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("a path")).expect("connect");
         Raw(socket)
     }
 
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
@@ -119,6 +129,38 @@ fn flood_is_bounded() {
     }
 }
 
+/// Returns a socket whose last close(2) blocks until the other one is closed.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (a, b) = connection();
+    set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
+    rustix::io::ioctl_fionbio(&a, true).expect("set");
+    while (&a).write(&[0; 1 << 16]).is_ok() {}
+    (a, b)
+}
+
+/// Descriptors that the service has no use for are not closed by its own thread, however they come.
+#[test]
+fn descriptors_that_block_in_close_delay_nobody() {
+    let path = path();
+    let service = Service::bind(&path).expect("a service");
+    let file: OwnedFd = std::fs::File::open("/dev/null").expect("a file").into();
+    // The service closes this connection after the first message, with the second one in it.
+    let (socket, _peer) = lingering();
+    let hands_over = Raw::connect_to(&path);
+    hands_over.send(&Request::Device.encode(), &[]).expect("sent");
+    hands_over.send(&[0; LEN], &[socket.as_fd()]).expect("sent");
+    drop(socket);
+    // More descriptors than any message needs.
+    let (socket, _other_peer) = lingering();
+    let many = Raw::connect_to(&path);
+    let mut fds = [file.as_fd(); MAX_DESCRIPTORS];
+    fds[MAX_DESCRIPTORS - 1] = socket.as_fd();
+    many.send(&[0; LEN], &fds).expect("sent");
+    drop(socket);
+    let service = Running::run(path, service);
+    serves(&service);
+}
+
 /// Returns the descriptors of this process, in which the service runs, that are this socket.
 fn duplicates(socket: impl AsFd) -> usize {
     let name = format!("socket:[{}]", rustix::fs::fstat(socket).expect("its inode").st_ino);
@@ -172,6 +214,40 @@ fn offers_of_one_user_leave_room_for_others() {
     let (first, second) = (offer(&client, a), offer(&client, b));
     matched(&client, first);
     matched(&client, second);
+}
+
+/// A user that ends one side of each of its pairs leaves half of the ends to other users.
+#[test]
+fn ends_of_one_user_leave_room_for_others() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (another user's pairs)");
+        return;
+    }
+    let service = Running::with(Limits { ends: 8, ..Limits::default() });
+    let nobody = rustix::process::Uid::from_raw(65534);
+    let fill = || {
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("nobody");
+        let client = service.client();
+        let mut kept = Vec::new();
+        loop {
+            let (a, b) = connection();
+            let (first, second) = (offer(&client, &a), offer(&client, &b));
+            match answer(&client) {
+                Offered::Matched { .. } => matched(&client, second),
+                Offered::Refused { reason: Reason::Limit, .. } => return (client, kept),
+                other => panic!("{other:?}"),
+            };
+            client.forget(first);
+            kept.push(second);
+        }
+    };
+    let (client, kept) = std::thread::scope(|scope| scope.spawn(fill).join().expect("no panic"));
+    assert_eq!(kept.len(), 2);
+    serves(&service);
+    // Both ends of these pairs are over.
+    kept.into_iter().for_each(|number| client.forget(number));
+    serves(&service);
 }
 
 #[test]
