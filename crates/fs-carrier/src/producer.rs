@@ -306,6 +306,7 @@ impl<K: Kernel> Producer<'_, K> {
             KernelSend::Uncounted => false,
             KernelSend::Changed => return None,
         };
+        self.kernel.before_send();
         let result = call();
         if let Ok(n) = result {
             self.direction.line_b.sent.fetch_add(n as u64, Ordering::AcqRel);

@@ -30,6 +30,6 @@ macro_rules! cases {
 
 cases! {
     half_close, close, unread, pipe, dup, fork_used, fork_idle, fork_left, fork_storm, exec, vfork, exec_other, scm, signal, cancel, threads,
-    urgent, stream, number, option, jump,
+    urgent, cork, stream, number, option, jump,
     execl, uring, uring_rest, confined_prctl, confined_syscall,
 }

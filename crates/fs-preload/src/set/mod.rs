@@ -22,7 +22,7 @@ use crate::table;
 
 pub(crate) use polled::Polled;
 
-/// True if a set may have deferred epoll_ctl(2) calls.
+/// True if a set may have deferred epoll_ctl(2) calls, or a socket a deferred TCP_CORK.
 static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 
 impl Polled {
@@ -121,21 +121,27 @@ impl Polled {
     }
 }
 
-/// E6: makes the deferred epoll_ctl(2) calls: before a fork, and before a socket or a set is used
-/// in another way.
+/// A change is about to be deferred. Called before it, so that a fork of another thread finds it.
+pub(crate) fn expect_tell() {
+    if !IS_UNTOLD.load(Ordering::Relaxed) {
+        IS_UNTOLD.store(true, Ordering::Relaxed);
+    }
+}
+
+/// E6: makes the deferred calls: before a fork, and before a socket or a set is used in another
+/// way.
 pub(crate) fn tell_all() {
     if !IS_UNTOLD.swap(false, Ordering::Relaxed) {
         return;
     }
     table::for_each(|number, slot| {
-        if slot.state().kind() != Kind::Set {
-            return;
-        }
         let Some(held) = slot.object.hold() else { return };
-        if let Body::Set(polled) = held.body()
-            && polled.generation.load(Ordering::Relaxed) == process::generation()
-        {
-            polled.set.get().tell(&SetCall::new(number));
+        match held.body() {
+            Body::Set(polled) if polled.generation.load(Ordering::Relaxed) == process::generation() => {
+                polled.set.get().tell(&SetCall::new(number));
+            }
+            Body::Set(_) => {}
+            Body::Socket(socket) => socket.pair().kernel().tell_cork(),
         }
         held.release();
     });
@@ -248,10 +254,7 @@ pub(crate) fn control(
         socket.pin();
     }
     if polled.is_own() {
-        // Set before the change, so that a fork of another thread finds it.
-        if !IS_UNTOLD.load(Ordering::Relaxed) {
-            IS_UNTOLD.store(true, Ordering::Relaxed);
-        }
+        expect_tell();
         if socket.defer(call, polled.id(), fd, operation, (events, data)) {
             held.release();
             return Ok(0);

@@ -5,7 +5,7 @@
 
 use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
 use fs_carrier::kernel::{Errno, Event, Events, Kernel, KernelSet, Machine, RecvMode, Registration, TcpInfo};
@@ -37,21 +37,44 @@ const UNUSUAL: &[(c_int, c_int, c_int)] = &[
 
 /// A descriptor number of the application.
 #[derive(Debug)]
-pub(crate) struct Fd(AtomicI32);
+pub(crate) struct Fd {
+    number: AtomicI32,
+    /// The application has set TCP_CORK, and the kernel was not told.
+    is_cork_untold: AtomicBool,
+}
 
 impl Fd {
     pub(crate) fn new(number: c_int) -> Self {
-        Fd(AtomicI32::new(number))
+        Fd { number: AtomicI32::new(number), is_cork_untold: AtomicBool::new(false) }
     }
 
     #[inline]
     fn number(&self) -> c_int {
-        self.0.load(Ordering::Relaxed)
+        self.number.load(Ordering::Relaxed)
     }
 
     /// Changes the number of the socket, whose old number may be closed.
     pub(crate) fn renumber(&self, number: c_int) {
-        self.0.store(number, Ordering::Relaxed);
+        self.number.store(number, Ordering::Relaxed);
+    }
+
+    /// Notes TCP_CORK for [`Fd::tell_cork`].
+    pub(crate) fn defer_cork(&self) {
+        self.is_cork_untold.store(true, Ordering::SeqCst);
+    }
+
+    /// Handles the end of TCP_CORK. Returns whether the kernel knows nothing of it.
+    pub(crate) fn forget_cork(&self) -> bool {
+        self.is_cork_untold.swap(false, Ordering::SeqCst)
+    }
+
+    /// Tells the kernel of TCP_CORK, if it does not know of it.
+    #[inline]
+    pub(crate) fn tell_cork(&self) {
+        if self.is_cork_untold.load(Ordering::SeqCst) && self.forget_cork() {
+            // Fails if the connection has ended.
+            let _set = rustix::net::sockopt::set_tcp_cork(self.borrow(), true);
+        }
     }
 
     /// Converts the number to rustix's type.
@@ -83,6 +106,11 @@ impl Fd {
 }
 
 impl Kernel for Fd {
+    #[inline]
+    fn before_send(&self) {
+        self.tell_cork();
+    }
+
     fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
         let flags = libc::MSG_NOSIGNAL | if dont_wait { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: readable memory of that length.

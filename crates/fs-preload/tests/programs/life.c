@@ -166,6 +166,34 @@ static void cancel_send(struct end *e) { meet(e); rounds(e, 300, 0); meet(e); }
 static void *reader(void *p) { struct end *e = p; get(e, 6000000); return 0; }
 static void threads_both(struct end *e) { pthread_t t; CHECK(pthread_create(&t, 0, reader, e) == 0); for (int i = 0; i < 60000; i++) put(e, 100); pthread_join(t, 0); meet(e); }
 
+// The kernel's own answer: a system call that the library does not see.
+static int kernel_cork(int fd) {
+    int on = -1; socklen_t n = sizeof on; long failed;
+#ifdef __x86_64__
+    register long value asm("r10") = (long)&on, length asm("r8") = (long)&n;
+    asm volatile("syscall" : "=a"(failed) : "a"(SYS_getsockopt), "D"((long)fd), "S"((long)IPPROTO_TCP), "d"((long)TCP_CORK), "r"(value), "r"(length) : "rcx", "r11", "memory");
+#else
+    failed = getsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, &n);
+#endif
+    return failed ? -1 : on;
+}
+// TCP_CORK is set on the kernel's socket as soon as the kernel, another process or another number has a use for it.
+static void cork(struct end *e, int on) { CHECK(setsockopt(e->fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on) == 0); }
+static void cork_client(struct end *e) {
+    int on = -1, st; socklen_t n = sizeof on;
+    cork(e, 1); CHECK(getsockopt(e->fd, IPPROTO_TCP, TCP_CORK, &on, &n) == 0); printf("asked %d, kernel %d\n", on, kernel_cork(e->fd)); cork(e, 0); printf("ended %d\n", kernel_cork(e->fd));
+    for (int i = 0; i < 2; i++) {
+        rounds(e, 100, 0); cork(e, 1); fflush(stdout);
+        pid_t p = i ? vfork() : fork(); if (!p) _exit(kernel_cork(e->fd));
+        CHECK(waitpid(p, &st, 0) == p); printf("child %d\n", WEXITSTATUS(st)); cork(e, 0); printf("ended %d\n", kernel_cork(e->fd));
+    }
+    unsigned char b[8]; struct iovec v = {b, 8}; struct mmsghdr m = {{.msg_iov = &v, .msg_iovlen = 1}};
+    rounds(e, 100, 0); cork(e, 1); fill(b, e->sent, 8); CHECK(sendmmsg(e->fd, &m, 1, 0) == 1); e->sent += 8; printf("sent %d\n", kernel_cork(e->fd)); cork(e, 0); printf("ended %d\n", kernel_cork(e->fd)); get(e, 8);
+    rounds(e, 100, 0); cork(e, 1); int other = dup(e->fd); printf("dup %d\n", kernel_cork(other)); cork(e, 0); printf("ended %d\n", kernel_cork(other)); close(other);
+    rounds(e, 100, 0); meet(e);
+}
+static void cork_server(struct end *e) { rounds(e, 501, 0); meet(e); }
+
 static void urgent_send(struct end *e) { put(e, 100); CHECK(send(e->fd, "!", 1, MSG_OOB) == 1); put(e, 100); meet(e); rounds(e, 200, 0); meet(e); }
 static void urgent_receive(struct end *e) { meet(e); usleep(5000); char c = 0; get(e, 100); ssize_t r = recv(e->fd, &c, 1, MSG_OOB); printf("urgent %zd %c\n", r, c); get(e, 100); rounds(e, 200, 0); meet(e); }
 
@@ -247,7 +275,7 @@ struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
-    {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"stream", stream_both, stream_both},
+    {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
     {"uring_rest", uring_rest, uring_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
 };

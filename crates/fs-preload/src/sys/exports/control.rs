@@ -8,6 +8,7 @@ use libc::{
 };
 
 use crate::descriptor;
+use crate::set;
 use crate::socket::Socket;
 use crate::sys::errno::keeping_errno;
 use crate::sys::kernel::SIOCATMARK;
@@ -107,6 +108,9 @@ define! {
     };
     /// setsockopt(2).
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int = {
+        if (level, name) == (IPPROTO_TCP, libc::TCP_CORK) && is_cork_deferred(fd, value, length) {
+            return 0;
+        }
         if !is_harmless(level, name, value, length) {
             descriptor::leave_to_kernel(fd);
         }
@@ -129,6 +133,9 @@ define! {
     };
     /// getsockopt(2).
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int = {
+        if (level, name) == (IPPROTO_TCP, libc::TCP_CORK) {
+            keeping_errno(|| descriptor::with_socket(fd, |socket| socket.pair().kernel().tell_cork()));
+        }
         let result = real::getsockopt(fd, level, name, value, length);
         if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_NODELAY) {
             descriptor::with_socket(fd, |socket| {
@@ -193,6 +200,27 @@ unsafe fn is_no_time(level: c_int, name: c_int, value: *const c_void, length: so
         && memory::is_readable(seconds, size_of::<libc::timeval>())
         // SAFETY: readable.
         && unsafe { seconds.read_unaligned() } < 0
+}
+
+/// # Safety
+/// Like setsockopt(2) of TCP_CORK.
+unsafe fn is_cork_deferred(fd: c_int, value: *const c_void, length: socklen_t) -> bool {
+    let value = value.cast::<c_int>();
+    let is_int = c_int::try_from(length).is_ok_and(|length| length as usize >= size_of::<c_int>());
+    // Otherwise the kernel refuses the call.
+    if !is_int || !memory::is_readable(value, size_of::<c_int>()) {
+        return false;
+    }
+    // SAFETY: readable.
+    let corks = unsafe { value.read_unaligned() } != 0;
+    let mut is_deferred = false;
+    descriptor::with_socket(fd, |socket| {
+        if corks {
+            set::expect_tell();
+        }
+        is_deferred = socket.defer_cork(corks);
+    });
+    is_deferred
 }
 
 /// # Safety
