@@ -146,7 +146,7 @@ impl Socket {
     }
 
     /// E6 for the application's TCP_CORK: the kernel is told before it gets bytes. A program that corks each answer saves two system calls.
-    /// Returns false if the kernel has to be told now.
+    /// The caller has called [`crate::set::expect_tell`]. Returns false if the kernel has to be told now.
     pub(crate) fn defer_cork(&self, corks: bool) -> bool {
         let kernel = self.pair.kernel();
         if !corks {
@@ -157,7 +157,6 @@ impl Socket {
         if !self.is_current() || !ring_carries() {
             return false;
         }
-        set::expect_tell();
         kernel.defer_cork();
         // Another thread that pins the socket sees the note, or this one sees that the kernel carries.
         if !ring_carries() {

@@ -43,14 +43,16 @@ const TWO: Cpus = Cpus { server: Some(1), client: Some(0) };
 /// Both processes on the same core.
 const ONE: Cpus = Cpus { server: Some(0), client: Some(0) };
 
-/// Processes that want a CPU all the time.
+/// Processes that want a CPU all the time, one on each of the first CPUs. The scheduler would move one that shares a CPU with the programs
+/// to a CPU that they do not use.
 struct Busy(Vec<Child>);
 
 impl Busy {
     fn start(count: usize) -> Result<Busy> {
         let mut busy = Busy(Vec::new());
-        for _ in 0..count {
-            busy.0.push(Command::new("yes").stdout(Stdio::null()).spawn()?);
+        for cpu in 0..count {
+            let mut command = Command::new("taskset");
+            busy.0.push(command.args(["-c", &cpu.to_string(), "yes"]).stdout(Stdio::null()).spawn()?);
         }
         Ok(busy)
     }
