@@ -1,12 +1,14 @@
 //! Our load generator, and its report.
 
-use crate::apps::{Program, StackOptions};
+use crate::apps::{Program, Stack, StackOptions};
+use crate::body::Body;
 use crate::lab::{Lab, Ns};
 use crate::process::Proc;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The mode of a load generator's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,9 @@ impl Load {
 
     /// Runs it to its end. Errors that it met are an error here.
     pub fn run(&self, lab: &Lab, ns: Ns) -> Result<LoadResult> {
-        Load::end(lab.spawn("loadgen", &mut self.command(lab, ns)?)?, self.seconds)
+        // Loads of several modes may run at once, each with its own log.
+        let name = format!("loadgen-{}", self.mode.name());
+        Load::end(lab.spawn(&name, &mut self.command(lab, ns)?)?, self.seconds)
     }
 
     /// Waits for the end of a running load generator that has this many seconds. Errors that it met are
@@ -92,6 +96,25 @@ impl Load {
         let said = proc.log();
         ensure!(status.success(), "loadgen ended with {status}:\n{}", crate::process::tail(proc.log_path(), 20));
         LoadResult::parse(&said)
+    }
+}
+
+/// Requests `body` from the HTTP server at `base` on 256 kernel connections at once, for a second or more:
+/// again until responses are counted, for a minute at most, because on a busy machine all may come after
+/// the second. Each connection must get its whole response, and in [`Mode::Short`] its end: a reset, an
+/// early end and a silence are errors. wrk counts no silence: it ends with what it has.
+pub fn every_connection_ends(lab: &Lab, base: &str, mode: Mode, body: &Body) -> Result<LoadResult> {
+    let to: SocketAddr = base.trim_start_matches("http://").parse().with_context(|| base.to_owned())?;
+    let mut load = Load::new(mode, &to.ip().to_string(), to.port(), StackOptions::new(Stack::Kernel));
+    (load.connections, load.body) = (256, Some(body.len as usize));
+    load.more = ["--timeout", "60", "--path", &format!("/{}", body.name)].map(str::to_owned).to_vec();
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let result = load.run(lab, Ns::Client)?;
+        if result.requests > 0 {
+            return Ok(result);
+        }
+        ensure!(Instant::now() < end, "no response: {result:?}");
     }
 }
 

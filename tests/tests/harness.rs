@@ -5,6 +5,7 @@ use fs_tests::apps::redis;
 use fs_tests::body::{self, Body};
 use fs_tests::clients::{self, WrkOptions};
 use fs_tests::lab::{FRONT, FRONT6};
+use fs_tests::loadgen::{self, Mode as LoadMode};
 use fs_tests::{Lab, Nginx, Ns};
 use std::path::Path;
 
@@ -33,6 +34,12 @@ fn clients_detect_errors() -> Result<()> {
         ensure!(clients::many(lab, 3, "http://10.77.1.1:9", &small).is_err(), "a refused curl went unnoticed");
         let missing = clients::wrk(lab, &format!("{base}/missing"), &WrkOptions::new(1, false))?;
         ensure!(missing.clean().is_err(), "status 404 went unnoticed: {missing:?}");
+        for mode in [LoadMode::KeepAlive, LoadMode::Short] {
+            loadgen::every_connection_ends(lab, &format!("{base}:80"), mode, &small)?;
+            let longer = Body { len: mib.len, ..small.clone() };
+            let result = loadgen::every_connection_ends(lab, &format!("{base}:80"), mode, &longer);
+            ensure!(result.is_err(), "a body of another length went unnoticed: {result:?}");
+        }
         let _redis = redis(lab, Ns::Host, &[FRONT])?;
         ensure!(clients::redis_benchmark(lab, FRONT, 6379, 1000)?.len() >= 4);
         ensure!(!lab.remains(&["front0"], &[80])?.is_empty(), "nginx's socket went unseen");

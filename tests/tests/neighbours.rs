@@ -2,11 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::READY_LIMIT;
-use fs_tests::body;
-use fs_tests::clients::{self, WrkOptions};
+use fs_tests::body::{self, Body};
+use fs_tests::clients;
 use fs_tests::lab::{BACKEND, BACKEND6, FRONT, FRONT6};
+use fs_tests::loadgen::{self, Mode as LoadMode};
 use fs_tests::proxy::{DEVICES, HTTP_PORT, Mode, Proxy, ProxyOptions, TCP_PORT};
 use fs_tests::{Lab, Nginx, Ns, Stack};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Deaths. The kernel frees queues and programs in the background, so each death finds it elsewhere.
@@ -27,26 +29,39 @@ fn ping_and_a_kernel_server_work_next_to_the_proxy() -> Result<()> {
         let small = body::body(body::SMALL)?;
         let listen = [format!("{FRONT}:8888"), format!("[{FRONT6}]:8888")];
         let _kernel = Nginx::start(lab, Ns::Host, "neighbour", &listen, &[&small])?;
+        let loading = AtomicBool::new(true);
         std::thread::scope(|scope| {
-            let url = format!("{}/64", proxy.url(Mode::Http));
-            let wrk = move || clients::wrk(lab, &url, &WrkOptions::new(4, false));
-            let load = scope.spawn(move || clients::answered(1, wrk));
-            for host in [FRONT, FRONT6] {
-                let said = lab.run(Ns::Client, "ping", &["-c", "20", "-i", "0.02", "-W", "30", host])?;
-                ensure!(said.contains(" 0% packet loss"), "ping {host} under load: {said}");
-            }
-            for base in [format!("http://{FRONT}:8888"), format!("http://[{FRONT6}]:8888")] {
-                for _ in 0..20 {
-                    clients::download(lab, &base, &small)?;
+            let load = scope.spawn(|| -> Result<()> {
+                loop {
+                    loadgen::every_connection_ends(lab, &proxy.url(Mode::Http), LoadMode::KeepAlive, &small)?;
+                    if !loading.load(Ordering::SeqCst) {
+                        return Ok(());
+                    }
                 }
-            }
-            // Outgoing connections: the host's kernel reaches the proxy's backend.
-            let answer = lab.run(Ns::Host, "curl", &["-sS", "--max-time", "60", &format!("http://{BACKEND}/hello")])?;
-            ensure!(answer == "hello", "curl from the host's kernel got {answer:?}");
-            load.join().map_err(|_| anyhow::anyhow!("wrk panicked"))?
+            });
+            let works = work_under_load(lab, &small);
+            loading.store(false, Ordering::SeqCst);
+            load.join().map_err(|_| anyhow::anyhow!("the load's thread panicked"))??;
+            works
         })?;
         proxy.stop()
     })
+}
+
+/// Pings the proxy's host, downloads from its kernel's server, and connects from its kernel to the backend.
+fn work_under_load(lab: &Lab, small: &Body) -> Result<()> {
+    for host in [FRONT, FRONT6] {
+        let said = lab.run(Ns::Client, "ping", &["-c", "20", "-i", "0.02", "-W", "30", host])?;
+        ensure!(said.contains(" 0% packet loss"), "ping {host} under load: {said}");
+    }
+    for base in [format!("http://{FRONT}:8888"), format!("http://[{FRONT6}]:8888")] {
+        for _ in 0..20 {
+            clients::download(lab, &base, small)?;
+        }
+    }
+    let answer = lab.run(Ns::Host, "curl", &["-sS", "--max-time", "60", &format!("http://{BACKEND}/hello")])?;
+    ensure!(answer == "hello", "curl from the host's kernel got {answer:?}");
+    Ok(())
 }
 
 #[test]

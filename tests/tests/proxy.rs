@@ -4,8 +4,9 @@
 use anyhow::{Result, ensure};
 use fs_tests::apps::redis;
 use fs_tests::body::{self, Body};
-use fs_tests::clients::{self, WrkOptions};
+use fs_tests::clients;
 use fs_tests::lab::{BACKEND, BACKEND6, FRONT, FRONT6};
+use fs_tests::loadgen::{self, Mode as LoadMode};
 use fs_tests::proxy::{Mode, Proxy, ProxyOptions, REDIS_PORT};
 use fs_tests::{Lab, Nginx, Ns, Stack};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,17 +136,15 @@ fn curls_at_once(count: usize) -> Result<()> {
     )
 }
 
-/// wrk with 256 connections for a second or more, in each mode and family: no socket error, and only good
-/// statuses.
-fn wrk(close: bool) -> Result<()> {
+/// 256 connections for a second or more, in each mode and family: each gets its responses.
+fn load(mode: LoadMode) -> Result<()> {
     let small = body::body(body::SMALL)?;
     with_proxy(
         |lab, proxy, _| {
-            for mode in MODES {
-                for base in [proxy.url(mode), proxy.url6(mode)] {
-                    let wrk = || clients::wrk(lab, &format!("{base}/64"), &WrkOptions::new(1, close));
-                    let result = clients::answered(1, wrk)?;
-                    println!("{base}: {:.0} requests/s, p99 {:.0} µs", result.rate(), result.p99_us);
+            for through in MODES {
+                for base in [proxy.url(through), proxy.url6(through)] {
+                    let result = loadgen::every_connection_ends(lab, &base, mode, &small)?;
+                    println!("{base}: {:.0} requests/s, p99 {:.0} µs", result.requests_per_second, result.p99_us);
                 }
             }
             Ok(())
@@ -155,17 +154,17 @@ fn wrk(close: bool) -> Result<()> {
 }
 
 #[test]
-fn wrk_with_keep_alive_meets_no_error() -> Result<()> {
-    wrk(false)
+fn each_request_on_kept_connections_gets_its_response() -> Result<()> {
+    load(LoadMode::KeepAlive)
 }
 
 #[test]
-fn wrk_with_a_connection_per_request_sees_no_error() -> Result<()> {
-    wrk(true)
+fn each_connection_of_one_request_gets_its_response_and_its_end() -> Result<()> {
+    load(LoadMode::Short)
 }
 
-/// SIGHUP ten times under load: wrk meets no error, and downloads that run at the same time are
-/// complete.
+/// SIGHUP ten times under load: each request gets its response, and downloads that run at the same time
+/// are complete.
 #[test]
 fn reloads_cost_no_request_and_no_byte() -> Result<()> {
     let (small, big) = (body::body(body::SMALL)?, body::body(body::TEN_MIB)?);
@@ -182,15 +181,12 @@ fn reloads_cost_no_request_and_no_byte() -> Result<()> {
                     }
                     Ok(())
                 };
-                let wrk = |close| {
-                    let wrk = || clients::wrk(lab, &format!("{base}/64"), &WrkOptions::new(1, close));
-                    clients::answered(1, wrk).map(drop)
-                };
+                let load = |mode| loadgen::every_connection_ends(lab, &base, mode, &small).map(drop);
                 std::thread::scope(|scope| {
                     let loads = [
                         scope.spawn(|| until_done(&|| clients::download(lab, &base, &big))),
-                        scope.spawn(|| until_done(&|| wrk(false))),
-                        scope.spawn(|| until_done(&|| wrk(true))),
+                        scope.spawn(|| until_done(&|| load(LoadMode::KeepAlive))),
+                        scope.spawn(|| until_done(&|| load(LoadMode::Short))),
                     ];
                     let reloaded = (0..10).try_for_each(|_| reload(proxy));
                     running.store(false, Ordering::SeqCst);

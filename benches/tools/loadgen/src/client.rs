@@ -29,17 +29,17 @@ impl Client {
         Ok(Self { stream, session: session.clone() })
     }
 
-    /// Sends the request and reads the whole response.
-    pub(crate) async fn ask(&mut self) -> Result<(), Kind> {
+    /// Sends the request and reads the whole response. Returns true if the server closes after it.
+    pub(crate) async fn ask(&mut self) -> Result<bool, Kind> {
         self.ask_as(false).await
     }
 
     /// Like [`Client::ask`], with a request after which the server closes.
-    pub(crate) async fn ask_last(&mut self) -> Result<(), Kind> {
+    pub(crate) async fn ask_last(&mut self) -> Result<bool, Kind> {
         self.ask_as(true).await
     }
 
-    async fn ask_as(&mut self, last: bool) -> Result<(), Kind> {
+    async fn ask_as(&mut self, last: bool) -> Result<bool, Kind> {
         let Self { stream, session } = self;
         let request = if last { &session.plan.last_request } else { &session.plan.request };
         stream.write_all(request).await?;
@@ -49,7 +49,7 @@ impl Client {
                 if bytes.is_empty() { Err(errors::SHORT) } else { feed(session, &mut answer, bytes) }
             });
             if step.await?? {
-                return Ok(());
+                return Ok(answer.closes());
             }
         }
     }

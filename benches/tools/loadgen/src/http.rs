@@ -11,6 +11,7 @@ pub(crate) struct Answer {
     /// An incomplete head. In the usual case of one piece it is empty and has no memory.
     head: Vec<u8>,
     state: State,
+    closes: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +24,11 @@ enum State {
 }
 
 impl Answer {
+    /// Returns true if the head says that the server closes the connection after the response.
+    pub(crate) fn closes(&self) -> bool {
+        self.closes
+    }
+
     /// Takes the next bytes. Returns true if they complete the response.
     ///
     /// `length` is the expected length of the body. Bytes after the response are an error, because
@@ -32,7 +38,7 @@ impl Answer {
             State::Body { .. } => bytes,
             State::Head if self.head.is_empty() => match head_end(bytes, 0) {
                 Some(end) => {
-                    self.state = parse(&bytes[..end], length)?;
+                    (self.state, self.closes) = (parse(&bytes[..end], length)?, closes(&bytes[..end]));
                     &bytes[end..]
                 }
                 None => return self.keep(bytes).map(|()| false),
@@ -44,7 +50,7 @@ impl Answer {
                 self.keep(taken)?;
                 let end = head_end(&self.head, before.saturating_sub(3));
                 let Some(end) = end else { return if rest.is_empty() { Ok(false) } else { Err(errors::PROTOCOL) } };
-                self.state = parse(&self.head[..end], length)?;
+                (self.state, self.closes) = (parse(&self.head[..end], length)?, closes(&self.head[..end]));
                 self.head = Vec::new();
                 &bytes[end - before..]
             }
@@ -90,6 +96,11 @@ fn parse(head: &[u8], wanted: Option<usize>) -> Result<State, Kind> {
     Ok(State::Body { left: length })
 }
 
+fn closes(head: &[u8]) -> bool {
+    const LINE: &[u8] = b"connection: close\r";
+    head.split(|&byte| byte == b'\n').any(|line| line.len() == LINE.len() && line.eq_ignore_ascii_case(LINE))
+}
+
 fn content_length(head: &[u8]) -> Result<u64, Kind> {
     const NAME: &[u8] = b"content-length:";
     for line in head.split(|&byte| byte == b'\n').skip(1) {
@@ -126,6 +137,21 @@ mod tests {
         assert_eq!(answer.feed(b"HTTP/1.1 204 No Content\r\n\r\n", None), Ok(true));
         let mut answer = Answer::default();
         assert_eq!(answer.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", None), Ok(true));
+    }
+
+    #[test]
+    fn head_says_whether_the_server_closes() {
+        for (line, closes) in
+            [("Connection: close", true), ("connection: keep-alive", false), ("Age: 12345678901", false)]
+        {
+            let text = format!("HTTP/1.1 200 OK\r\n{line}\r\nContent-Length: 0\r\n\r\n");
+            for first in 0..text.len() {
+                let mut answer = Answer::default();
+                assert!(!answer.feed(&text.as_bytes()[..first], None).unwrap());
+                assert!(answer.feed(&text.as_bytes()[first..], None).unwrap());
+                assert_eq!(answer.closes(), closes, "{line} {first}");
+            }
+        }
     }
 
     #[test]

@@ -46,13 +46,9 @@ async fn keepalive(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), 
         waiting.set(Some(started));
         asked += 1;
         let last = asked == session.plan.per_connection;
-        if last {
-            client.ask_last().await?;
-        } else {
-            client.ask().await?;
-        }
+        let closes = if last { client.ask_last().await? } else { client.ask().await? };
         session.answered(started.elapsed());
-        if last {
+        if last || closes {
             return client.end().await;
         }
     }

@@ -32,7 +32,7 @@ fn http(answer: &'static str) -> SocketAddr {
                 request.push(byte[0]);
             }
             stream.write_all(answer.as_bytes())?;
-            if String::from_utf8_lossy(&request).contains("Connection: close") {
+            if String::from_utf8_lossy(&request).contains("Connection: close") || answer.contains("Connection: close") {
                 return Ok(());
             }
         }
@@ -69,6 +69,14 @@ fn keepalive_mode_reuses_connections() {
     let json = good(http(HELLO), &["--mode", "keepalive", "--conns", "3"]);
     assert_eq!(json["connections"], 3);
     assert!(json["requests"].as_u64().unwrap() > 10, "{json}");
+}
+
+#[test]
+fn keepalive_mode_opens_another_connection_after_one_that_the_server_closes() {
+    let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
+    let json = good(http(closing), &["--mode", "keepalive", "--conns", "3"]);
+    assert!(json["requests"].as_u64().unwrap() > 3, "{json}");
+    assert!(json["connections"].as_u64() >= json["requests"].as_u64(), "{json}");
 }
 
 #[test]
