@@ -84,8 +84,8 @@ impl Load {
     /// Runs it to its end. Errors that it met are an error here.
     pub fn run(&self, lab: &Lab, ns: Ns) -> Result<LoadResult> {
         // Loads of several modes may run at once, each with its own log.
-        let proc = lab.spawn(&format!("loadgen-{}", self.mode.name()), &mut self.command(lab, ns)?)?;
-        Load::end(proc, self.seconds)
+        let name = format!("loadgen-{}", self.mode.name());
+        Load::end(lab.spawn(&name, &mut self.command(lab, ns)?)?, self.seconds)
     }
 
     /// Waits for the end of a running load generator that has this many seconds. Errors that it met are

@@ -12,7 +12,6 @@ use fs_pairs::Number;
 
 use crate::process;
 use crate::report;
-use crate::set;
 use crate::sys::kernel::{Fd, SetCall, ThisThread};
 
 /// The application has set O_NONBLOCK.

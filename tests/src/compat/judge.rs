@@ -178,11 +178,17 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
         grown <= there + MAPPINGS,
         format!("a server's process has {} mappings, before {}", after.mappings, before.mappings),
     );
-    let grown = growth(before.own_kib(), after.own_kib());
-    let there = growth(kernel.held.0.own_kib(), theirs.own_kib());
+    let grown = growth(before.own_kib(), after.own_kib_as_in(&before));
+    let there = growth(kernel.held.0.own_kib(), theirs.own_kib_as_in(&kernel.held.0));
     claim(
         grown <= there + RESIDENT_KIB,
-        format!("a server has {} KiB resident without its rings, before {}", after.own_kib(), before.own_kib()),
+        format!(
+            "{} processes of a server have {} KiB resident without their rings, before {} had {}",
+            after.processes,
+            after.own_kib(),
+            before.processes,
+            before.own_kib()
+        ),
     );
     claim(
         after.rings_kib <= before.rings_kib + RINGS_KIB,
@@ -218,4 +224,28 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
         format!("{} wakes a second while idle, on the kernel {}", ours.idle.wakes, kernel.idle.wakes),
     );
     wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compat::watch::Held;
+
+    fn wrong(before: Held, after: Held) -> Vec<String> {
+        let program = Program::new("any", &[], "any", |_| anyhow::bail!("is not started"), Vec::new());
+        let mut ours = Outcome { held: (before, after), ..Outcome::default() };
+        (ours.by_ring.promoted, ours.by_ring.ring_sends) = (1, 1);
+        judge(&program, &Outcome::default(), &ours)
+    }
+
+    #[test]
+    fn memory_of_a_server_is_judged_by_process() {
+        let held = |processes: u64| Held { processes, resident_kib: processes * 6000, ..Held::default() };
+        assert_eq!(wrong(held(5), held(11)), [""; 0], "more processes, as large");
+        assert_eq!(wrong(held(11), held(5)), [""; 0], "fewer");
+        let larger = Held { resident_kib: 5 * 6000 + RESIDENT_KIB + 1, ..held(5) };
+        assert_eq!(wrong(held(5), larger).len(), 1, "as many, but larger");
+        let more = Held { resident_kib: 2 * larger.resident_kib, ..held(10) };
+        assert_eq!(wrong(held(5), more).len(), 1, "more and larger");
+    }
 }

@@ -112,7 +112,7 @@ fn observe(program: &Program, place: &Place, server: &mut Server, requests: u64)
                     && now.mappings <= held.mappings
                     && now.processes <= held.processes
                     // Rings that have grown are freed some seconds later.
-                    && now.own_kib() <= held.own_kib() + RESIDENT_KIB
+                    && now.own_kib_as_in(&held) <= held.own_kib() + RESIDENT_KIB
                     && now.rings_kib <= held.rings_kib + RINGS_KIB
             },
             SETTLED,

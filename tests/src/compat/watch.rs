@@ -84,6 +84,12 @@ impl Held {
     pub fn own_kib(&self) -> u64 {
         self.resident_kib.saturating_sub(self.rings_kib)
     }
+
+    /// Returns the part of as many processes as `before` had, if there are more now: a prefork server starts
+    /// some while the machine is busy, and keeps them.
+    pub fn own_kib_as_in(&self, before: &Held) -> u64 {
+        self.own_kib() * self.processes.min(before.processes) / self.processes.max(1)
+    }
 }
 
 /// Returns the resources of these servers' processes and all their descendants.
