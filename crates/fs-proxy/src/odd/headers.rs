@@ -55,6 +55,11 @@ pub(crate) fn to_server(
     if head.version != Version::HTTP_2 && is_host_alone || is_asterisk && head.method != Method::OPTIONS {
         return Err(Refusal(400, "bad target"));
     }
+    // RFC 3986 3.1. The parser also takes others, such as `~`.
+    let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    if !head.uri.scheme_str().is_none_or(|scheme| scheme.bytes().all(is_scheme)) {
+        return Err(Refusal(400, "bad target"));
+    }
     if head.version == Version::HTTP_11 && !head.headers.contains_key(header::HOST) {
         return Err(Refusal(400, "no Host"));
     }
@@ -265,6 +270,12 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["accept", "host", "via", "x-forwarded-for", "x-forwarded-proto"]);
         assert_eq!(head.headers["host"], "a.example");
+    }
+
+    #[test]
+    fn bytes_that_no_scheme_has_are_refused() {
+        assert_eq!(forwarded(request("~ttp://a/", &[("host", "a")])).unwrap_err().0, 400);
+        assert_eq!(forwarded(request("a+b-c.1://x/y", &[("host", "a")])).unwrap().uri, "/y");
     }
 
     #[test]
