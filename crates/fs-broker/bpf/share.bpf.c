@@ -120,16 +120,15 @@ static __attribute__((noinline)) int owner(__u8 proto, struct address *address, 
         return 0;
     __u32 which = (proto == PROTO_UDP) + (is_v4(address) ? 0 : 2);
     __u16 slot = at->slot[which & 3];
-    if (slot == 0)
+    // A socket can be bound to an address that is not the host's (IP_FREEBIND), and addresses go.
+    if (slot == 0 || !bpf_map_lookup_elem(&addresses, address))
         return 0;
     if (slot != BY_ADDRESS)
-        return bpf_map_lookup_elem(&addresses, address) ? slot : 0;
+        return slot;
     struct lease_key key = {.address = *address, .port = port, .proto = proto};
     __u16 *leased = bpf_map_lookup_elem(&leases, &key);
     if (leased)
         return *leased;
-    if (!bpf_map_lookup_elem(&addresses, address))
-        return 0;
     // Any address of the same family: the mapped prefix stays.
     key.address.words[0] = key.address.words[1] = key.address.words[3] = 0;
     key.address.words[2] = is_v4(address) ? bpf_htonl(0xffff) : 0;

@@ -16,10 +16,11 @@ use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_xdp::{Umem, UmemConfig};
 use lab::{DEVICE, Lab};
 use liar::{Liar, MEMORY, Offloads, RINGS, attach, call, datagram, greet, segment, with_partial_checksum};
-use rustix::net::SendFlags;
+use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
+use rustix::net::{AddressFamily, SendFlags, SocketType};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn program() {
@@ -284,6 +285,59 @@ fn scribbled_rings_harm_nobody_else() {
     scene.end();
 }
 
+/// IP_FREEBIND binds a socket to any address, without a right. A lease holds only while its address
+/// is one of the host's.
+#[test]
+fn lease_of_an_address_that_is_not_the_hosts_carries_nothing() {
+    let Some(mut scene) = Scene::new("freebind") else { return };
+    let bound = |lab: &Lab, to: SocketAddr| {
+        lab.host.enter(|| {
+            let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let socket = rustix::net::socket(family, SocketType::DGRAM, None).unwrap();
+            if to.is_ipv4() { set_ip_freebind(&socket, true) } else { set_ipv6_freebind(&socket, true) }.unwrap();
+            rustix::net::bind(&socket, &to).unwrap();
+            socket
+        })
+    };
+    scene.lab.peer.run("ip route add 203.0.113.0/24 via 10.91.0.1 && ip route add fd92::/64 via fd91::1");
+    for (number, foreign) in ["203.0.113.9:7777", "[fd92::9]:7777"].map(at).into_iter().enumerate() {
+        let before = scene.liar.counters(&scene.lab);
+        assert_eq!(scene.liar.lease(bound(&scene.lab, foreign)), Answer::Done);
+        scene.liar.send(&datagram(foreign, at(TO[number]), 30));
+        scene.is_next(number == 1, 40);
+        let after = scene.liar.counters(&scene.lab);
+        assert_eq!(after["drop_address"] - before["drop_address"], 1, "{after:?}");
+        assert_eq!(after["out_frames"] - before["out_frames"], 1, "{after:?}");
+        // A packet that the host would forward or drop does not get to the program.
+        for to in [foreign, at(OWN[number])] {
+            scene.lab.peer.enter(|| scene.sinks[number].send_to(&[0; 10], to).unwrap());
+        }
+        let end = Instant::now() + Duration::from_secs(60);
+        while scene.liar.counters(&scene.lab)["in_frames"] == after["in_frames"] {
+            assert!(Instant::now() < end, "its own packet does not arrive");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(scene.liar.counters(&scene.lab)["in_frames"] - after["in_frames"], 1);
+    }
+    // The lease stays when its address is removed, and carries nothing any more.
+    scene.lab.host.run(&format!("ip addr add 10.91.0.77/24 dev {DEVICE}"));
+    let own = at("10.91.0.77:7778");
+    assert_eq!(scene.liar.lease(bound(&scene.lab, own)), Answer::Done);
+    let mut wait_for = |counter: &str| {
+        let before = scene.liar.counters(&scene.lab)[counter];
+        let end = Instant::now() + Duration::from_secs(60);
+        while scene.liar.counters(&scene.lab)[counter] == before {
+            assert!(Instant::now() < end, "no {counter}");
+            scene.liar.send(&datagram(own, at(TO[0]), 30));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_for("out_frames");
+    scene.lab.host.run(&format!("ip addr del 10.91.0.77/24 dev {DEVICE}"));
+    wait_for("drop_address");
+    scene.end();
+}
+
 /// Requests to the daemon without the required right are refused.
 #[test]
 fn lies_to_the_daemon_are_refused() {
@@ -295,10 +349,7 @@ fn lies_to_the_daemon_are_refused() {
     // A port of another namespace, a socket without a port, and no socket.
     let far = lab.peer.enter(|| UdpSocket::bind("0.0.0.0:7001").unwrap());
     refused(scene.liar.lease(far), libc::EACCES);
-    let unbound = lab.host.enter(|| {
-        let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
-        rustix::net::socket(family, kind, None).unwrap()
-    });
+    let unbound = lab.host.enter(|| rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap());
     refused(scene.liar.lease(unbound), libc::EACCES);
     refused(scene.liar.lease(std::fs::File::open("/dev/null").unwrap()), libc::EACCES);
     // A program cannot release its neighbour's lease.
