@@ -130,19 +130,19 @@ impl<K: Kernel> Consumer<'_, K> {
         loop {
             let seen = self.word();
             let unread = self.unread(seen);
-            let found = if unread != 0 {
+            if unread != 0 {
                 if self.kernel_bytes_read() >= self.kernel_bytes_sent() {
                     return self.take_ring(seen, unread, into, peek);
                 }
-                self.take_before_ring(seen, unread, into, mode)
-            } else if seen.is_kernel_only() || self.is_distrusted() {
+                return self.take_before_ring(seen, unread, into, mode);
+            }
+            if seen.is_kernel_only() || self.is_distrusted() {
                 // C2: only the holder of this lock gives the ring back, so all that comes, comes in the kernel.
                 receive.kernel_only.store(1, Ordering::Relaxed);
-                Some(self.take_kernel(into, mode, Found::End))
-            } else {
-                self.take_late(seen, into, mode)
-            };
-            if let Some(found) = found {
+                return self.take_kernel(into, mode, Found::End);
+            }
+            // Again only if the peer has changed the word between two loads.
+            if let Some(found) = self.take_late(seen, into, mode) {
                 return found;
             }
         }
@@ -179,43 +179,39 @@ impl<K: Kernel> Consumer<'_, K> {
         self.direction.line_c.head.store(head.bits(), Ordering::Release);
     }
 
-    /// C1: takes kernel bytes that precede the ring's. Returns `None` if the caller has to check
-    /// again.
+    /// C1: takes kernel bytes that precede the ring's, or the ring's if there are none.
     #[cold]
-    fn take_before_ring(&self, seen: Snapshot, unread: u64, into: &mut [u8], mode: RecvMode) -> Option<Found> {
+    fn take_before_ring(&self, seen: Snapshot, unread: u64, into: &mut [u8], mode: RecvMode) -> Found {
         let mut limit = self.kernel_bytes_sent();
         if seen.kernel_carries() || self.word().kernel_carries() {
             limit = self.direction.line_b.boundary.load(Ordering::Acquire);
         }
-        if self.kernel_bytes_read() >= limit {
-            return Some(self.take_ring(seen, unread, into, mode.peek));
-        }
-        if !self.correct() {
-            return Some(Found::Behind);
+        if self.kernel_bytes_read() < limit && !self.correct() {
+            return Found::Behind;
         }
         let due = limit.saturating_sub(self.kernel_bytes_read());
         if due == 0 {
-            return None;
+            return self.take_ring(seen, unread, into, mode.peek);
         }
         let n = into.len().min(usize::try_from(due).unwrap_or(usize::MAX));
         match self.take_kernel(&mut into[..n], mode, Found::End) {
-            // C7: the kernel has nothing more, so it is the ring's turn.
+            // C7: the kernel has nothing more, so it is the ring's turn. A hostile peer may have raised `K` again by now: it does not count.
             Found::End => {
                 self.side.receive.received.store(limit, Ordering::Release);
-                None
+                self.take_ring(seen, unread, into, mode.peek)
             }
             Found::NothingByKernel => {
                 self.counters.behind.add();
-                Some(Found::Behind)
+                Found::Behind
             }
             // The ring's bytes are next.
-            Found::ByKernel(n) => Some(Found::Part(n)),
+            Found::ByKernel(n) => Found::Part(n),
             Found::Failed(error) => {
                 // The bytes between were lost with the connection. What is in the ring follows a gap.
                 self.leave_ring();
-                Some(Found::Failed(error))
+                Found::Failed(error)
             }
-            found => Some(found),
+            found => found,
         }
     }
 

@@ -14,6 +14,8 @@ struct Queue {
     bytes: VecDeque<u8>,
     arrived: u64,
     is_ended: bool,
+    /// Receives that have returned the end.
+    ends: u32,
     /// The next receive fails.
     error: Option<Errno>,
     /// Bytes that send(2) has accepted and that have not arrived: the network stack processes them,
@@ -48,6 +50,7 @@ impl Pipe {
             bytes: VecDeque::new(),
             arrived: 0,
             is_ended: false,
+            ends: 0,
             error: None,
             late: VecDeque::new(),
             is_late: false,
@@ -152,6 +155,8 @@ impl Kernel for Fake {
         }
         while queue.bytes.is_empty() {
             if queue.is_ended {
+                queue.ends += 1;
+                assert!(queue.ends < 1000, "one call receives again and again");
                 return Ok(0);
             }
             if mode.dont_wait {

@@ -1,6 +1,8 @@
 //! The rules over a model of the kernel's socket: by loom in every order, without loom and under Miri with real threads.
 
 mod fake;
+#[cfg(not(loom))]
+mod hostile;
 #[cfg(loom)]
 mod orders;
 #[cfg(not(loom))]

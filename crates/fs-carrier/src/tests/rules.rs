@@ -11,10 +11,10 @@ use crate::sync::Ordering;
 
 pub(super) const PACING: Pacing = Pacing { spin_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
 
-struct World {
-    a: Pair<Fake>,
-    b: Pair<Fake>,
-    forth: Arc<Pipe>,
+pub(super) struct World {
+    pub(super) a: Pair<Fake>,
+    pub(super) b: Pair<Fake>,
+    pub(super) forth: Arc<Pipe>,
     back: Arc<Pipe>,
 }
 
@@ -29,7 +29,7 @@ fn world() -> World {
 }
 
 impl World {
-    fn by_ring() -> World {
+    pub(super) fn by_ring() -> World {
         let world = world();
         assert!(world.b.consumer().set_ring());
         world
@@ -403,56 +403,4 @@ fn lock_of_the_only_thread_is_found_taken_by_its_signal_handler() {
     assert!(lock.try_lock(world.a.kernel()).is_none());
     drop(held);
     assert!(lock.lock(&Alone).is_ok());
-}
-
-/// A peer that writes anything to the shared words: no panic, no access outside, and the kernel's bytes still come.
-#[test]
-fn scribbling_peer_loses_its_own_bytes_only() {
-    let mut random = 88_172_645_463_325_252_u64;
-    for _ in 0..if cfg!(miri) { 20 } else { 2000 } {
-        let world = World::by_ring();
-        assert_eq!(world.a.send(b"before", false), Ok(6));
-        for _ in 0..8 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let consumer = world.b.consumer();
-            consumer.direction.line_a.word.overwrite(random);
-            consumer.direction.line_b.sent.store(random >> 3, Ordering::Relaxed);
-            consumer.direction.line_b.boundary.store(random >> 5, Ordering::Relaxed);
-            consumer.direction.line_c.head.store(random >> 9, Ordering::Relaxed);
-            let _unread = world.b.unread();
-            let mut piece = [0; 40];
-            match world.b.recv(&mut piece, RecvMode::NOW) {
-                Ok(n) => assert!(n <= 40),
-                Err(error) => assert_eq!(error, Errno::AGAIN),
-            }
-            // The producer's side of the same words.
-            match world.a.send(b"more", true) {
-                Ok(n) => assert!(n <= 4),
-                Err(error) => assert_eq!(error, Errno::AGAIN),
-            }
-        }
-        world.b.pin();
-        let _close = world.b.before_close();
-    }
-}
-
-/// A peer writes that the ring carries for good, at a position that makes no sense: both ends leave the ring.
-#[test]
-fn ring_that_is_pinned_holds_nobody() {
-    const RING_AND_PINNED: u64 = 0b101;
-    for tail in [0, 6, 1 << 40] {
-        let world = World::by_ring();
-        assert_eq!(world.a.send(b"before", false), Ok(6));
-        let word = &world.b.consumer().direction.line_a.word;
-        word.overwrite(tail << 16 | RING_AND_PINNED);
-        assert!(matches!(world.a.send(b"more", true), Ok(4) | Err(Errno::AGAIN)));
-        word.overwrite(tail << 16 | RING_AND_PINNED);
-        world.a.pin();
-        assert!(word.load().kernel_carries());
-        word.overwrite(tail << 16 | RING_AND_PINNED);
-        world.b.pin();
-        assert!(word.load().kernel_carries());
-    }
 }
