@@ -47,7 +47,7 @@
 #define SEGMENT_MIN 256
 #define BY_ADDRESS 0xffff
 #define ADDRESSES_MAX 4096
-#define LEASES_MAX 65536
+#define LEASES_MAX 262144
 
 // What share_segments reads of the kernel's packet.
 struct sk_buff {

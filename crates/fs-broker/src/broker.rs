@@ -3,9 +3,11 @@
 
 use crate::error::Error;
 use crate::pair::Wanted;
+use crate::programs::SLOTS;
 use crate::proof::Proof;
 use crate::shared::{SharedDevice, namespace};
 use fs_core::Protocol;
+use fs_pairs::closing::{Foreign, Users};
 use fs_pairs::listing::Process;
 use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_rt::broker::wire;
@@ -20,10 +22,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// Programs of one user other than root. More: one user can keep the others out.
+/// Programs of one user other than root, for each device. More: one user can keep the others out.
 const PROGRAMS_OF_A_USER: usize = 64;
-/// Sockets of one program that prove leases: as many as it has ports, with room for addresses.
-const PROOFS: usize = 65_536;
+/// Connections for each program that a device may have: one with its pair, and one that asks for a
+/// pair or takes the place of the first. More: each turn polls more descriptors.
+const CONNECTIONS: usize = 2;
+/// Descriptors that the broker holds for one user other than root: connections, and sockets that
+/// prove leases. As many as [`PROGRAMS_OF_A_USER`] programs have with twice the ephemeral ports of a
+/// default runtime. More: fewer users fill the daemon's descriptors. The map of exact leases has twice
+/// as many places.
+const HELD: usize = 131_072;
 /// Maximum memory of a program, which is locked in RAM: 64 cores with the usual frames.
 const MEMORY_MAX: u64 = 2 << 30;
 
@@ -83,7 +91,6 @@ impl Broker {
             .map_err(|error| Error::system("identify the network namespace (needs Linux 5.14)", error))?;
         let mut shared = devices.iter().map(|name| SharedDevice::open(pins, name)).collect::<Result<Vec<_>, _>>()?;
         shared.iter_mut().try_for_each(|device| device.follow(&netlink))?;
-        let (closing, closed) = channel();
         let server = Server {
             wake: wake.clone(),
             inbox,
@@ -94,16 +101,10 @@ impl Broker {
             clients: HashMap::new(),
             next_client: 0,
             permit,
-            closing,
+            users: Users::default(),
         };
-        // close(2) of a program's socket may block (SO_LINGER), so another thread does it.
-        let failed = |error| Error::system("start a thread", error);
-        std::thread::Builder::new()
-            .name("fs-broker-close".into())
-            .spawn(move || closed.into_iter().for_each(|socket: Arc<OwnedFd>| drop(socket)))
-            .map_err(failed)?;
-        let thread =
-            std::thread::Builder::new().name("fs-broker".into()).spawn(move || server.run()).map_err(failed)?;
+        let thread = std::thread::Builder::new().name("fs-broker".into()).spawn(move || server.run());
+        let thread = thread.map_err(|error| Error::system("start a thread", error))?;
         Ok(Self { intake: Intake { events, wake }, thread: Some(thread) })
     }
 
@@ -122,11 +123,12 @@ impl Drop for Broker {
 }
 
 struct Client {
-    socket: OwnedFd,
+    /// close(2) may block: a message in it may have a socket with SO_LINGER.
+    socket: Foreign,
     process: Process,
     /// The device and the slot on it.
     slot: Option<(usize, u16)>,
-    proofs: HashMap<(Protocol, SocketAddr), Arc<OwnedFd>>,
+    proofs: HashMap<(Protocol, SocketAddr), Arc<Foreign>>,
 }
 
 struct Server {
@@ -139,7 +141,7 @@ struct Server {
     clients: HashMap<u64, Client>,
     next_client: u64,
     permit: Permit,
-    closing: Sender<Arc<OwnedFd>>,
+    users: Users,
 }
 
 type Reply = Result<(Answer, Vec<OwnedFd>), (i32, String)>;
@@ -181,10 +183,22 @@ impl Server {
             let _empty = rustix::io::read(&*self.wake, &mut count);
             while let Ok(event) = self.inbox.try_recv() {
                 let Event::Client(socket, process) = event else { return };
-                self.clients.insert(self.next_client, Client { socket, process, slot: None, proofs: HashMap::new() });
-                self.next_client += 1;
+                self.accept(socket, process);
             }
         }
+    }
+
+    fn accept(&mut self, socket: OwnedFd, process: Process) {
+        let socket = self.users.get(process.uid).own(socket);
+        let of_user = self.clients.values().filter(|other| other.process.uid == process.uid).count();
+        let [most, most_of_user] =
+            [usize::from(SLOTS), PROGRAMS_OF_A_USER].map(|programs| programs * CONNECTIONS * self.shared.len());
+        if self.clients.len() >= most || (process.uid != 0 && of_user >= most_of_user) {
+            tracing::debug!(pid = process.pid, uid = process.uid, "too many programs ask for a shared device");
+            return;
+        }
+        self.clients.insert(self.next_client, Client { socket, process, slot: None, proofs: HashMap::new() });
+        self.next_client += 1;
     }
 
     fn follow(&mut self) {
@@ -202,7 +216,12 @@ impl Server {
     /// Answers one request of a client.
     fn serve(&mut self, id: u64) {
         let Some(client) = self.clients.get(&id) else { return };
-        let received = match wire::receive(client.socket.as_fd()) {
+        let user = client.socket.user();
+        // Only descriptors that wait to be closed can be more than HELD.
+        if client.process.uid != 0 && user.held() > 2 * HELD {
+            return self.drop_client(id);
+        }
+        let received = match wire::receive(client.socket.as_fd(), |fd| user.own(fd)) {
             Ok(Some(received)) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Ok(None) | Err(_) => return self.drop_client(id),
@@ -218,7 +237,7 @@ impl Server {
         }
     }
 
-    fn answer(&mut self, id: u64, request: Request, mut descriptors: Vec<OwnedFd>) -> Reply {
+    fn answer(&mut self, id: u64, request: Request, mut descriptors: Vec<Foreign>) -> Reply {
         let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
         let (process, slot) = (client.process, client.slot);
         let done = Ok((Answer::Done, Vec::new()));
@@ -233,7 +252,7 @@ impl Server {
                 if u64::from(config.chunks) * u64::from(config.chunk_size) > MEMORY_MAX {
                     return Err((libc::ENOMEM, format!("more than {} MiB of frames", MEMORY_MAX >> 20)));
                 }
-                self.attach(id, process, &name, &Wanted { queues, memory, config, rings, segments })
+                self.attach(id, process, &name, Wanted { queues, memory, config, rings, segments })
             }
             (Request::Bind { protocol, at, v6_only }, Some(_)) => {
                 self.may_bind(process, at)?;
@@ -248,12 +267,10 @@ impl Server {
                 done
             }
             (Request::Release { protocol, at }, Some((device, slot))) => {
-                if let Some(client) = self.clients.get_mut(&id)
-                    && let Some(proof) = client.proofs.remove(&(protocol, at))
-                {
-                    let _ended = self.closing.send(proof);
-                }
                 self.shared[device].release(slot, protocol, at);
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.proofs.remove(&(protocol, at));
+                }
                 done
             }
             (Request::Resume { slot, token }, None) => {
@@ -279,7 +296,7 @@ impl Server {
         }
     }
 
-    fn attach(&mut self, id: u64, process: Process, name: &str, wanted: &Wanted) -> Reply {
+    fn attach(&mut self, id: u64, process: Process, name: &str, wanted: Wanted) -> Reply {
         let device = self.shared.iter().position(|device| device.name == name);
         let device = device.ok_or_else(|| refused(libc::ENODEV))?;
         let most = if process.uid == 0 { usize::MAX } else { PROGRAMS_OF_A_USER };
@@ -311,23 +328,20 @@ impl Server {
         id: u64,
         process: Process,
         (device, slot): (usize, u16),
-        socket: OwnedFd,
+        socket: Foreign,
     ) -> Result<(), (i32, String)> {
+        let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
+        // Before the lease: one whose socket is closed names a port that the kernel gives to others.
+        if process.uid != 0 && client.socket.user().held() > HELD {
+            return Err(refused(libc::EMFILE));
+        }
         let proof = Proof::of(socket.as_fd(), self.cookie)
             .map_err(|error| (libc::EACCES, format!("the socket proves no port of the device's namespace: {error}")))?;
         self.may_have(process, proof.at)?;
         let ends = self.shared[device].lease(slot, proof).map_err(refused)?;
         let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
-        if client.proofs.len() >= PROOFS {
-            return Err(refused(libc::EMFILE));
-        }
         let socket = Arc::new(socket);
-        for end in ends {
-            if let Some(before) = client.proofs.insert((proof.protocol, end), socket.clone()) {
-                let _ended = self.closing.send(before);
-            }
-        }
-        let _ended = self.closing.send(socket);
+        client.proofs.extend(ends.into_iter().map(|end| ((proof.protocol, end), socket.clone())));
         Ok(())
     }
 
@@ -353,14 +367,11 @@ impl Server {
         let Some(client) = self.clients.remove(&id) else { return };
         // A duplicate that listens would accept connections as soon as the leases are gone.
         for proof in client.proofs.values() {
-            let _not_connected = rustix::net::shutdown(proof, rustix::net::Shutdown::Both);
+            let _not_connected = rustix::net::shutdown(&**proof, rustix::net::Shutdown::Both);
         }
         if let Some((device, slot)) = client.slot {
             self.shared[device].free(slot);
             tracing::info!(device = self.shared[device].name, slot, pid = client.process.pid, "a program has ended");
-        }
-        for proof in client.proofs.into_values() {
-            let _ended = self.closing.send(proof);
         }
     }
 }

@@ -5,6 +5,7 @@
 use crate::error::Error;
 use crate::programs::End;
 use crate::sys::enter_new_namespace;
+use fs_pairs::closing::Foreign;
 use fs_rt::netlink::Netlink;
 use fs_xdp::{NetDevice, QueueConfig, UmemConfig, make_queues, make_segment_socket};
 use netlink_packet_core::{
@@ -33,7 +34,7 @@ const PREFIX: &str = "fsk";
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) queues: u32,
-    pub(crate) memory: OwnedFd,
+    pub(crate) memory: Foreign,
     pub(crate) config: UmemConfig,
     pub(crate) rings: QueueConfig,
     /// A packet socket for super-segments.

@@ -15,7 +15,6 @@ use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, Addres
 use netlink_packet_route::link::LinkMessage;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -115,7 +114,12 @@ impl SharedDevice {
     }
 
     /// Makes a pair in a free slot. A user may have `most` slots.
-    pub(crate) fn attach(&mut self, uid: u32, most: usize, wanted: &Wanted) -> Result<(u16, [u64; 2], Sockets), Error> {
+    pub(crate) fn attach(
+        &mut self,
+        uid: u32,
+        most: usize,
+        mut wanted: Wanted,
+    ) -> Result<(u16, [u64; 2], Sockets), Error> {
         let full =
             || Error::system("have more programs on the device", std::io::Error::from_raw_os_error(libc::EUSERS));
         let used = self.programs.used();
@@ -130,12 +134,8 @@ impl SharedDevice {
         let token = [(token >> 64) as u64, token as u64];
         self.programs.clear_counters(number);
         let name = pair::name(self.device.index, number);
-        let wanted = Wanted {
-            queues: wanted.queues.clamp(1, self.queues()),
-            memory: reopen(&wanted.memory)?,
-            segments: wanted.segments && self.programs.checks_segments,
-            ..*wanted
-        };
+        wanted.queues = wanted.queues.clamp(1, self.queues());
+        wanted.segments &= self.programs.checks_segments;
         let (index, sockets) = pair::make(&name, &wanted)?;
         if let Err(error) = self.programs.set_slot(number, Slot { index, uid, token }) {
             self.free(number);
@@ -181,10 +181,6 @@ impl SharedDevice {
             tracing::error!(%at, %error, "a lease stays until its program ends");
         }
     }
-}
-
-fn reopen(fd: &OwnedFd) -> Result<OwnedFd, Error> {
-    fd.try_clone().map_err(|error| Error::system("use the program's memory", error))
 }
 
 /// Returns the address of a message about device `index`, if it may be used (RFC 4862: not while

@@ -3,13 +3,17 @@
 //! close(2) may block: for the bytes of a socket with SO_LINGER, for the file system (FUSE) of a
 //! file, and for the descriptors in a Unix socket. The process that sent the descriptor can choose
 //! how long. So each user has its own closing threads, and delays only its own processes.
+//!
+//! The match service and the broker each have their own [`Users`].
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::net::sockopt::socket_linger;
+use rustix::net::ipproto;
+use rustix::net::sockopt::{socket_linger, socket_protocol};
 use rustix::process::geteuid;
 
 /// Threads per user. More: hostile processes can occupy more threads. Fewer: one socket with
@@ -23,15 +27,16 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// All users.
 #[derive(Debug, Default)]
-pub(crate) struct Users(HashMap<u32, Arc<User>>);
+pub struct Users(HashMap<u32, Arc<User>>);
 
 /// One user's descriptors to be closed.
 #[derive(Debug, Default)]
-pub(crate) struct User {
+pub struct User {
     /// True for the service's own user and root, which could end the service anyway. Their
     /// descriptors are closed at once if close(2) cannot block, so that a port is free when its
     /// process has closed its socket.
     is_trusted: bool,
+    held: AtomicUsize,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -46,22 +51,28 @@ struct State {
 /// A descriptor that a process of this user has sent, or that is connected to such a process. A
 /// thread of this user closes it.
 #[derive(Debug)]
-pub(crate) struct Foreign {
+pub struct Foreign {
     /// Always present, except while it is dropped.
     fd: Option<OwnedFd>,
     user: Arc<User>,
 }
 
 impl Foreign {
+    /// Returns the user of the process that has sent it.
+    pub fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
     /// Gives the descriptor to the caller, which closes it.
-    pub(crate) fn into_owned(mut self) -> Option<OwnedFd> {
+    pub fn into_owned(mut self) -> Option<OwnedFd> {
+        self.user.held.fetch_sub(1, Ordering::Relaxed);
         self.fd.take()
     }
 }
 
 impl Users {
     /// Returns a user. Removes users that hold nothing.
-    pub(crate) fn get(&mut self, uid: u32) -> Arc<User> {
+    pub fn get(&mut self, uid: u32) -> Arc<User> {
         if !self.0.contains_key(&uid) {
             self.0.retain(|_, user| Arc::strong_count(user) > 1);
         }
@@ -72,8 +83,14 @@ impl Users {
 
 impl User {
     /// Takes ownership of a descriptor.
-    pub(crate) fn own(self: &Arc<Self>, fd: OwnedFd) -> Foreign {
+    pub fn own(self: &Arc<Self>, fd: OwnedFd) -> Foreign {
+        self.held.fetch_add(1, Ordering::Relaxed);
         Foreign { fd: Some(fd), user: Arc::clone(self) }
+    }
+
+    /// Returns how many descriptors are owned, or wait to be closed.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Returns true if too many descriptors wait, so that the user's processes are not served.
@@ -82,7 +99,11 @@ impl User {
     }
 
     fn close(self: &Arc<Self>, fd: OwnedFd) {
-        if self.is_trusted && matches!(socket_linger(&fd), Ok(None | Some(Duration::ZERO))) {
+        // A Unix socket may contain descriptors.
+        let is_tcp = || matches!(socket_protocol(&fd), Ok(Some(ipproto::TCP)));
+        if self.is_trusted && is_tcp() && matches!(socket_linger(&fd), Ok(None | Some(Duration::ZERO))) {
+            drop(fd);
+            self.held.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let mut state = self.lock();
@@ -103,6 +124,7 @@ impl User {
             while let Some(fd) = state.queue.pop_front() {
                 drop(state);
                 drop(fd);
+                self.held.fetch_sub(1, Ordering::Relaxed);
                 state = self.lock();
             }
             state.idle += 1;
@@ -153,6 +175,11 @@ mod tests {
         }
         for mut other in others {
             assert_eq!(other.read(&mut [0]).expect("its end"), 0);
+        }
+        let end = std::time::Instant::now() + Duration::from_secs(60);
+        while user.held() > 0 {
+            assert!(std::time::Instant::now() < end, "{} are held", user.held());
+            std::thread::yield_now();
         }
         assert!(user.lock().threads <= THREADS);
         assert!(!user.is_stuck());

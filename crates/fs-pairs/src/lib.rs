@@ -15,7 +15,7 @@
 //! | `facts` | what the kernel says of an offered socket |
 //! | [`listing`] | the list of pairs and of refused offers |
 //! | [`counters`] | what the service counts |
-//! | `closing` | closes duplicates of sockets, in a thread of its own |
+//! | [`closing`] | closes descriptors that processes have sent, in threads of each user |
 //! | `outbox` | answers that a process has not read yet |
 //! | `ask` | the client's half of `listing` and `counters`, for `fastsock ss` and `stat` |
 //! | `registry` | offers that wait, pairs that were found, and their bounds |
@@ -23,7 +23,7 @@
 
 mod ask;
 pub mod client;
-mod closing;
+pub mod closing;
 pub mod counters;
 mod facts;
 pub mod listing;

@@ -282,11 +282,9 @@ impl Service {
     /// Hands a client's connection over to the broker, or closes it if there is no broker.
     fn hand_over(&mut self, client: u64) {
         let process = self.registry.process(client);
-        let Some(Client { outbox, .. }) = self.clients.remove(&client) else { return };
-        let _deleted = epoll::delete(&self.epoll, &outbox);
-        self.registry.leave(client);
-        let socket = outbox.into_socket().into_owned();
-        if let (Some(broker), Some(process), Some(socket)) = (&self.broker, process, socket) {
+        let outbox = self.take_client(client);
+        let (Some(broker), Some(process), Some(outbox)) = (&self.broker, process, outbox) else { return };
+        if let Some(socket) = outbox.into_socket().into_owned() {
             broker(socket, process);
         }
     }
@@ -388,11 +386,15 @@ impl Service {
     }
 
     fn drop_client(&mut self, client: u64) {
-        if let Some(Client { outbox, .. }) = self.clients.remove(&client) {
-            // A closing thread closes the socket later, so it is removed from the epoll set now.
-            let _deleted = epoll::delete(&self.epoll, &outbox);
-        }
+        drop(self.take_client(client));
+    }
+
+    fn take_client(&mut self, client: u64) -> Option<Outbox> {
         self.registry.leave(client);
+        let Client { outbox, .. } = self.clients.remove(&client)?;
+        // A closing thread closes the socket later, so it is removed from the epoll set now.
+        let _deleted = epoll::delete(&self.epoll, &outbox);
+        Some(outbox)
     }
 }
 

@@ -2,9 +2,11 @@
 
 mod common;
 
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, Read, Write};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,23 +16,31 @@ use fs_pairs::message::{Answer, LEN, Request};
 use fs_pairs::service::Limits;
 use fs_pairs::{Client, Number, Offered, Reason, Service};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
 };
 use rustix::process::{Resource, Rlimit};
+
+/// SCM_MAX_FD of include/net/scm.h.
+const MAX_DESCRIPTORS: usize = 253;
 
 /// A client that writes its own messages.
 struct Raw(OwnedFd);
 
 impl Raw {
     fn connect(service: &Running) -> Self {
+        Self::connect_to(&service.path)
+    }
+
+    fn connect_to(path: &Path) -> Self {
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&service.path).expect("a path")).expect("connect");
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("a path")).expect("connect");
         Raw(socket)
     }
 
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
@@ -117,6 +127,38 @@ fn flood_is_bounded() {
         assert!(Instant::now() < end, "{} descriptors", duplicates(&socket));
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Returns a socket whose last close(2) blocks until the other one is closed.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (a, b) = connection();
+    set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
+    rustix::io::ioctl_fionbio(&a, true).expect("set");
+    while (&a).write(&[0; 1 << 16]).is_ok() {}
+    (a, b)
+}
+
+/// Descriptors that the service has no use for are not closed by its own thread, however they come.
+#[test]
+fn descriptors_that_block_in_close_delay_nobody() {
+    let path = path();
+    let service = Service::bind(&path).expect("a service");
+    let file: OwnedFd = std::fs::File::open("/dev/null").expect("a file").into();
+    // The service closes this connection after the first message, with the second one in it.
+    let (socket, _peer) = lingering();
+    let hands_over = Raw::connect_to(&path);
+    hands_over.send(&Request::Device.encode(), &[]).expect("sent");
+    hands_over.send(&[0; LEN], &[socket.as_fd()]).expect("sent");
+    drop(socket);
+    // More descriptors than any message needs.
+    let (socket, _other_peer) = lingering();
+    let many = Raw::connect_to(&path);
+    let mut fds = [file.as_fd(); MAX_DESCRIPTORS];
+    fds[MAX_DESCRIPTORS - 1] = socket.as_fd();
+    many.send(&[0; LEN], &fds).expect("sent");
+    drop(socket);
+    let service = Running::run(path, service);
+    serves(&service);
 }
 
 /// Returns the descriptors of this process, in which the service runs, that are this socket.

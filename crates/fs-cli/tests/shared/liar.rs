@@ -26,7 +26,7 @@ pub(crate) fn greet(lab: &Lab) -> OwnedFd {
 pub(crate) fn call(control: &OwnedFd, request: &Request, descriptors: &[&OwnedFd]) -> (Answer, Vec<OwnedFd>) {
     let borrowed: Vec<_> = descriptors.iter().map(|fd| fd.as_fd()).collect();
     wire::send(control.as_fd(), &request.encode(), &borrowed).unwrap();
-    let (record, given) = wire::receive(control.as_fd()).unwrap().unwrap();
+    let (record, given) = wire::receive(control.as_fd(), |fd| fd).unwrap().unwrap();
     (Answer::decode(&record).unwrap(), given)
 }
 

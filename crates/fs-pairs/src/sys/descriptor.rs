@@ -78,6 +78,9 @@ impl Weak {
     }
 }
 
+/// `SCM_MAX_FD` of include/net/scm.h: the most that a process can put into one message.
+const MAX_DESCRIPTORS: usize = 253;
+
 /// A received record and its descriptor.
 #[derive(Debug)]
 pub(crate) struct Received<F> {
@@ -96,7 +99,8 @@ pub(crate) fn receive<F>(
     buffer: &mut [u8],
     own: impl Fn(Quiet) -> F,
 ) -> Result<Received<F>, Errno> {
-    let mut space = [MaybeUninit::<u8>::uninit(); 64];
+    // Descriptors without room would be closed by the kernel before the call returns, which may block.
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;

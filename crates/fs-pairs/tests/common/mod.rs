@@ -45,7 +45,7 @@ impl Running {
         Self::run(path.clone(), Service::bind(&path).expect("a service").permitted_by(permit))
     }
 
-    fn run(path: PathBuf, service: Service) -> Self {
+    pub(crate) fn run(path: PathBuf, service: Service) -> Self {
         let handle = service.handle();
         Running { path, handle, thread: Some(std::thread::spawn(move || service.run())) }
     }

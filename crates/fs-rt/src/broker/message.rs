@@ -19,7 +19,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// Bytes of each message.
 pub const LEN: usize = 8 + 8 * WORDS + TEXT;
-/// Most descriptors of a message. The kernel's limit is 253 (SCM_MAX_FD).
+/// Most descriptors of a message. The kernel's limit is 253.
 pub const MAX_DESCRIPTORS: usize = 128;
 /// Most queues of a program.
 pub const MAX_QUEUES: u32 = 64;

@@ -125,7 +125,7 @@ fn exchange(
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<(Answer, Vec<OwnedFd>)> {
     wire::send(socket, &request.encode(), descriptors)?;
-    let (record, descriptors) = wire::receive(socket)?.ok_or(io::ErrorKind::ConnectionReset)?;
+    let (record, descriptors) = wire::receive(socket, |fd| fd)?.ok_or(io::ErrorKind::ConnectionReset)?;
     let answer = Answer::decode(&record).ok_or(io::ErrorKind::InvalidData)?;
     Ok((answer, descriptors))
 }

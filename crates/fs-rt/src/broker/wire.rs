@@ -10,6 +10,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// `SCM_MAX_FD` of include/net/scm.h: the most descriptors of a message.
+const KERNELS_MAX: usize = 253;
+
 /// Sends a record.
 ///
 /// # Errors
@@ -28,12 +31,15 @@ pub fn send(socket: BorrowedFd<'_>, record: &[u8; LEN], descriptors: &[BorrowedF
     }
 }
 
-/// Receives a record. `None`: the other side has closed.
+/// Receives a record. `None`: the other side has closed. `own` takes each descriptor, also those of
+/// a record that is refused.
 ///
 /// # Errors
-/// The errors of recvmsg(2), `InvalidData` for another length, and EMFILE if descriptors were lost.
-pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; LEN], Vec<OwnedFd>)>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+/// The errors of recvmsg(2), `InvalidData` for another length or too many descriptors, and EMFILE if
+/// descriptors were lost.
+pub fn receive<F>(socket: BorrowedFd<'_>, own: impl FnMut(OwnedFd) -> F) -> io::Result<Option<([u8; LEN], Vec<F>)>> {
+    // Descriptors without room would be closed by the kernel before the call returns, which may block.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNELS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut record = [0; LEN];
     let received = loop {
@@ -42,19 +48,18 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; LEN], Vec<Owne
             received => break received?,
         }
     };
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            descriptors.extend(fds);
-        }
-    }
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let descriptors: Vec<F> = fds.flatten().map(own).collect();
     if received.bytes == 0 {
         return Ok(None);
     }
     if received.flags.contains(ReturnFlags::CTRUNC) {
         return Err(Errno::MFILE.into());
     }
-    if received.bytes != LEN || received.flags.contains(ReturnFlags::TRUNC) {
+    if received.bytes != LEN || received.flags.contains(ReturnFlags::TRUNC) || descriptors.len() > MAX_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(Some((record, descriptors)))

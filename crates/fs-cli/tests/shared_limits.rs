@@ -1,0 +1,175 @@
+//! A program that fills or blocks the broker: others are served. Needs root.
+
+#[path = "shared/lab.rs"]
+mod lab;
+#[path = "shared/liar.rs"]
+mod liar;
+#[path = "shared/rings_unsafe.rs"]
+mod rings_unsafe;
+#[path = "shared/role.rs"]
+mod role;
+
+use fs_rt::broker::message::{Answer, LEN, Request};
+use fs_rt::broker::wire;
+use lab::Lab;
+use liar::{Liar, call, greet};
+use rustix::io::IoSlice;
+use rustix::net::sockopt::{Timeout, set_ipv6_v6only, set_socket_linger, set_socket_timeout};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// SCM_MAX_FD of include/net/scm.h.
+const MAX_DESCRIPTORS: usize = 253;
+const WAIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn program() {
+    role::play();
+}
+
+fn become_nobody() {
+    let nobody = rustix::process::Uid::from_raw(65_534);
+    rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+}
+
+/// Returns true if the broker answers on this connection.
+fn answers(control: &OwnedFd) -> bool {
+    set_socket_timeout(control, Timeout::Recv, Some(WAIT)).unwrap();
+    let request = Request::Device("lo".into()).encode();
+    wire::send(control.as_fd(), &request, &[]).is_ok() && matches!(wire::receive(control.as_fd(), |fd| fd), Ok(Some(_)))
+}
+
+/// Returns a socket whose last close(2) blocks until the other one is closed.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (b, _) = listener.accept().unwrap();
+    set_socket_linger(&a, Some(Duration::from_secs(3600))).unwrap();
+    a.set_nonblocking(true).unwrap();
+    while a.write(&[0; 1 << 16]).is_ok() {}
+    (a.into(), b)
+}
+
+fn send(control: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || message.push(SendAncillaryMessage::ScmRights(fds)));
+    rustix::net::sendmsg(control, &[IoSlice::new(bytes)], &mut message, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// The broker's thread closes no descriptor of a program's, however it comes.
+#[test]
+fn descriptors_that_block_in_close_delay_nobody() {
+    let Some(lab) = Lab::up("closes") else { return };
+    let daemon = lab.daemon();
+    let liar = lab.host.enter(|| Liar::new(&lab));
+    let other = greet(&lab);
+    assert!(answers(&other));
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let device = Request::Device("lo".into()).encode();
+    let lease = Request::Lease.encode();
+    type Case<'a> = (&'a str, &'a OwnedFd, Vec<&'a [u8]>, usize);
+    let [idle, broken, ended, many] = [(); 4].map(|()| greet(&lab));
+    let cases: [Case<'_>; 5] = [
+        ("a request that needs none", &idle, vec![&device], 0),
+        ("behind a refused one", &liar.control, vec![&lease], 1),
+        ("bytes that are no request", &broken, vec![&[0; LEN]], 0),
+        ("a message in a connection that ends", &ended, vec![&[0; LEN], &device], 0),
+        ("more than a message may have", &many, vec![&device], MAX_DESCRIPTORS - 1),
+    ];
+    let mut peers = Vec::new();
+    for (name, control, messages, before) in cases {
+        let (socket, peer) = lab.host.enter(lingering);
+        peers.push(peer);
+        let mut fds = vec![null.as_fd(); before];
+        fds.push(socket.as_fd());
+        let (last, first) = messages.split_last().unwrap();
+        first.iter().for_each(|bytes| send(control, bytes, &[]));
+        // The connection may have ended after the first message.
+        send(control, last, &fds);
+        drop(socket);
+        assert!(answers(&other), "{name}");
+    }
+    drop(peers);
+    drop((liar, daemon));
+    lab.down();
+}
+
+/// A user's connections to the broker are bounded, and leave room for other users.
+#[test]
+fn connections_of_one_user_are_bounded() {
+    let Some(lab) = Lab::up("connections") else { return };
+    let daemon = lab.daemon();
+    let of_nobody = |n: usize| {
+        lab.host.enter(|| {
+            become_nobody();
+            (0..n).map(|_| greet(&lab)).filter(answers).collect::<Vec<_>>()
+        })
+    };
+    let open = of_nobody(200);
+    assert_eq!(open.len(), 128);
+    assert!(answers(&greet(&lab)));
+    drop(open);
+    let end = Instant::now() + WAIT;
+    while of_nobody(1).is_empty() {
+        assert!(Instant::now() < end, "ended connections are counted still");
+    }
+    drop(daemon);
+    lab.down();
+}
+
+fn bound(kind: SocketType, at: SocketAddr) -> Option<OwnedFd> {
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket(family, kind, None).unwrap();
+    if at.is_ipv6() {
+        set_ipv6_v6only(&socket, true).unwrap();
+    }
+    rustix::net::bind(&socket, &at).ok().map(|()| socket)
+}
+
+/// A lease that is refused because a user has too many does not stay: another program gets the port.
+#[test]
+fn lease_beyond_the_limit_leaves_the_port_to_others() {
+    let Some(lab) = Lab::up("proofs") else { return };
+    let daemon = lab.daemon();
+    let root = lab.host.enter(|| Liar::new(&lab));
+    lab.host.enter(|| {
+        become_nobody();
+        let liar = Liar::new(&lab);
+        let any = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
+        let ends = (1024..=u16::MAX).flat_map(|port| {
+            any.into_iter().flat_map(move |ip| {
+                [SocketType::STREAM, SocketType::DGRAM].map(|kind| (kind, SocketAddr::new(ip, port)))
+            })
+        });
+        let mut sockets = ends.filter_map(|(kind, at)| Some(((kind, at), bound(kind, at)?)));
+        let is_full = |answer: Answer| match answer {
+            Answer::Done => false,
+            Answer::Failed { errno: libc::EMFILE, .. } => true,
+            other => panic!("{other:?}"),
+        };
+        loop {
+            let batch: Vec<_> = sockets.by_ref().take(128).map(|(_, socket)| socket).collect();
+            assert_eq!(batch.len(), 128, "no limit");
+            if is_full(call(&liar.control, &Request::Lease, &batch.iter().collect::<Vec<_>>()).0) {
+                break;
+            }
+        }
+        let ((kind, at), socket) = sockets.next().unwrap();
+        assert!(is_full(liar.lease(socket)));
+        // A closing thread closes the daemon's duplicate.
+        let end = Instant::now() + WAIT;
+        let socket = loop {
+            match bound(kind, at) {
+                Some(socket) => break socket,
+                None => assert!(Instant::now() < end, "the port is held"),
+            }
+        };
+        assert_eq!(root.lease(socket), Answer::Done);
+    });
+    drop((root, daemon));
+    lab.down();
+}
