@@ -299,8 +299,9 @@ impl Service {
     }
 
     fn count(&mut self, client: u64) {
+        let counters = self.registry.counters(Instant::now());
         // After an error the client is disconnected.
-        let _sent = self.send(client, &counters::record(&self.registry.counters()));
+        let _sent = self.send(client, &counters::record(&counters));
     }
 
     /// Makes the region of a pair and sends it to both ends.

@@ -216,6 +216,40 @@ fn offers_of_one_user_leave_room_for_others() {
     matched(&client, second);
 }
 
+/// A user that ends one side of each of its pairs leaves half of the ends to other users.
+#[test]
+fn ends_of_one_user_leave_room_for_others() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (another user's pairs)");
+        return;
+    }
+    let service = Running::with(Limits { ends: 8, ..Limits::default() });
+    let nobody = rustix::process::Uid::from_raw(65534);
+    let fill = || {
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("nobody");
+        let client = service.client();
+        let mut kept = Vec::new();
+        loop {
+            let (a, b) = connection();
+            let (first, second) = (offer(&client, &a), offer(&client, &b));
+            match answer(&client) {
+                Offered::Matched { .. } => matched(&client, second),
+                Offered::Refused { reason: Reason::Limit, .. } => return (client, kept),
+                other => panic!("{other:?}"),
+            };
+            client.forget(first);
+            kept.push(second);
+        }
+    };
+    let (client, kept) = std::thread::scope(|scope| scope.spawn(fill).join().expect("no panic"));
+    assert_eq!(kept.len(), 2);
+    serves(&service);
+    // Both ends of these pairs are over.
+    kept.into_iter().for_each(|number| client.forget(number));
+    serves(&service);
+}
+
 #[test]
 fn ends_of_pairs_are_bounded() {
     let service = Running::with(Limits { ends: 2, ..Limits::default() });
