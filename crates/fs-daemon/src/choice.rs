@@ -10,16 +10,15 @@ use crate::policy::{Call, Policies, Subject};
 pub(crate) fn permits(policies: &Policies, process: &Process, local: SocketAddr, peer: SocketAddr) -> bool {
     let cgroup = policies.name_cgroups().then(|| cgroup(process.pid)).flatten();
     let name = process.name();
-    let subject = Subject { program: &name, uid: process.uid, cgroup: cgroup.as_deref() };
+    let subject = Subject { program: Some(&name), uid: process.uid, cgroup: cgroup.as_deref() };
     policies.permit_pair(&subject, local, peer)
 }
 
 /// Returns true if the policies allow a program to receive the packets for an address of a shared
-/// device.
+/// device. Policies that name a program do not apply: it can change its name.
 pub(crate) fn permits_lease(policies: &Policies, process: &Process, at: SocketAddr) -> bool {
     let cgroup = policies.name_cgroups().then(|| cgroup(process.pid)).flatten();
-    let name = process.name();
-    let subject = Subject { program: &name, uid: process.uid, cgroup: cgroup.as_deref() };
+    let subject = Subject { program: None, uid: process.uid, cgroup: cgroup.as_deref() };
     policies.permit(&subject, Call::Bind, at)
 }
 
@@ -60,5 +59,18 @@ mod tests {
         assert_eq!(permits(vec![program("psql")]), [false, false]);
         // The first matching policy decides, whatever its conditions are.
         assert_eq!(permits(vec![Policy { ring: true, ..program("psql") }, kernel(None, None, None)]), [true, true]);
+    }
+
+    /// prctl(PR_SET_NAME) gives a process any name.
+    #[test]
+    fn name_of_a_program_decides_nothing_about_leases() {
+        let named = |ring| Policy { ring, program: Some("web".to_owned()), ..Policy::default() };
+        let others = Policy { user: Some(7), ..Policy::default() };
+        let at = SocketAddr::from(([0, 0, 0, 0], 8080));
+        let policies = Policies(vec![named(true), others]);
+        assert!(!permits_lease(&policies, &Process::new(0, 7, b"web"), at), "the name that a policy allows");
+        assert!(permits_lease(&policies, &Process::new(0, 8, b"web"), at));
+        let policies = Policies(vec![named(false)]);
+        assert!(permits_lease(&policies, &Process::new(0, 7, b"web"), at));
     }
 }

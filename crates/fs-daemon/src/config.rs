@@ -329,6 +329,20 @@ impl File {
         };
         let wire = self.wire.map(|wire| (wire.span().start, wire.into_inner()));
         let wire = wire.map(|(at, wire)| wire.check().map_err(|message| (at, message))).transpose()?;
+        let is_for_leases = |policy: &&PolicyFile| policy.call == Some(Call::Bind) && !policy.ring;
+        if let Some(name) = self.policies.iter().filter(is_for_leases).find_map(|policy| policy.program.as_ref())
+            && !self.devices.is_empty()
+        {
+            let cure = "name its `user` or `cgroup`, or remove `call` if this is about rings only";
+            let name = (name.span().start, name.get_ref());
+            return Err((
+                name.0,
+                format!(
+                    "a program can call itself other than `{}`, so this refuses no port of `devices`: {cure}",
+                    name.1
+                ),
+            ));
+        }
         let policies = self.policies.into_iter().map(|policy| policy.check(uid)).collect::<Result<_, _>>()?;
         let device = |name: Spanned<String>| {
             let is_name = !name.get_ref().is_empty() && name.get_ref().len() < 16 && !name.get_ref().contains('/');

@@ -1,6 +1,9 @@
 //! Rules for the connections that may have a ring, by program, user, cgroup, destination and port.
-//! A policy forbids no connection, because the kernel has already made it. The name that a program
-//! gives itself is sufficient, because only speed depends on it.
+//! A policy forbids no connection, because the kernel has already made it. For a ring, the name that
+//! a program gives itself is sufficient, because only speed depends on it.
+//!
+//! A policy may also refuse the lease of a port of a shared device. That is a right, so there a policy
+//! that names a program does not apply: prctl(2) changes the name.
 
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -61,8 +64,9 @@ impl Network {
 /// process chooses its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
-    /// The file name of its program, as the kernel truncates it.
-    pub(crate) program: &'a str,
+    /// The file name of its program, as the kernel truncates it. `None`: policies that name a
+    /// program do not apply.
+    pub(crate) program: Option<&'a str>,
     /// The real user ID.
     pub(crate) uid: u32,
     /// The path in the unified hierarchy. `None` if it cannot be read, for a process that the
@@ -91,8 +95,10 @@ pub(crate) struct Policy {
 
 impl Policy {
     fn fits(&self, subject: &Subject<'_>, call: Call, at: SocketAddr) -> bool {
-        let cut =
-            |name: &String| name.as_bytes().get(..NAME_MAX).unwrap_or(name.as_bytes()) == subject.program.as_bytes();
+        let cut = |name: &String| {
+            let name = name.as_bytes().get(..NAME_MAX).unwrap_or(name.as_bytes());
+            subject.program.is_some_and(|program| program.as_bytes() == name)
+        };
         // An unknown cgroup must not get a ring by a policy: it matches policies without a ring,
         // and none with one.
         let below = |path: &String| match subject.cgroup {

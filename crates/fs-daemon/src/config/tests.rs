@@ -1,7 +1,7 @@
 use super::*;
 use crate::policy::Subject;
 
-const WEB: Subject<'_> = Subject { program: "web", uid: 33, cgroup: Some("/") };
+const WEB: Subject<'_> = Subject { program: Some("web"), uid: 33, cgroup: Some("/") };
 
 fn at(text: &str) -> std::net::SocketAddr {
     text.parse().unwrap()
@@ -84,6 +84,10 @@ fn errors_name_line_and_cause() {
         ("[[policy]]\nring = false\nports = 70000", "a port, a range"),
         ("[[policy]]\nring = false\nports = []", "line 3: the list of ports is empty"),
         ("[[policy]]\nring = false\ncall = \"listen\"", "unknown variant `listen`"),
+        (
+            "devices = [\"eth0\"]\n[[policy]]\nring = false\nprogram = \"x\"\ncall = \"bind\"",
+            "line 4: a program can call itself other than `x`, so this refuses no port of `devices`: name its `user`",
+        ),
         ("[[policy]]\nring = false\nprogram = \"/bin/x\"", "line 3: `/bin/x` is not a file name"),
         ("[[policy]]\nring = false\nto = \"10.0.0.0/33\"", "line 3: `10.0.0.0/33` is not an IP address"),
         ("[[policy]]\nring = false\nto = []", "line 3: the list of destinations is empty"),
@@ -191,7 +195,8 @@ fn the_first_policy_that_fits_decides() {
         "#,
     )
     .unwrap();
-    let kernel = |program, call, text: &str| !config.policies.permit(&Subject { program, ..WEB }, call, at(text));
+    let kernel =
+        |program, call, text: &str| !config.policies.permit(&Subject { program: Some(program), ..WEB }, call, at(text));
     assert!(kernel("psql", Call::Connect, "10.2.0.1:5432"));
     assert!(kernel("psql", Call::Connect, "[2001:db8::7]:5432") && kernel("psql", Call::Connect, "[::1]:5432"));
     assert!(!kernel("psql", Call::Connect, "10.1.0.1:5432"), "an earlier one fits");
@@ -212,7 +217,7 @@ fn policies_of_programs_have_files() {
     write("d/nginx.toml", "program = \"nginx\"\n[[policy]]\nring = true\ncall = \"bind\"");
     write("d/notes.txt", "not read");
     let config = Config::load(&main).unwrap();
-    let permit = |program| config.policies.permit(&Subject { program, ..WEB }, Call::Bind, port(80));
+    let permit = |program| config.policies.permit(&Subject { program: Some(program), ..WEB }, Call::Bind, port(80));
     assert_eq!((permit("nginx"), permit("redis")), (true, false));
     for (text, expected) in [
         ("[[policy]]\nring = false", "missing field `program`"),
