@@ -36,8 +36,10 @@ const ATTEMPT_NS: u64 = 1_000_000_000;
 /// at once has fewer promoted, as its offers miss those of the other ends: with 64, one in 13 of 1,000 connections of redis-benchmark
 /// was promoted after 1 s.
 const UNANSWERED: u32 = 1024;
-/// Numbers of [`Client::forget`] that were not sent to the service yet. More: more memory. Fewer: a
-/// process whose service does not read (SIGSTOP) leaves rows in it, until the process ends.
+/// Numbers of [`Client::forget`] that were not sent to the service yet. Beyond them a number is lost:
+/// the service keeps its row, and counts its ends, until the process ends. It takes as many closes by
+/// other threads while the lock's holder is off its processor, or a service that does not read
+/// (SIGSTOP). More: more memory, and a longer search at each close. Fewer: more rows are left.
 const UNTOLD: usize = 64;
 /// Processes with a lower descriptor limit get no connection to the service, because it would take
 /// a number that they may need.
