@@ -10,22 +10,57 @@ use std::path::{Path, PathBuf};
 /// The first line of a drop-in that `enable` has written.
 const MARK: &str = "# Written by `fastsock enable`.";
 
-/// System calls that the library makes in addition to the program's: for the connection to the
-/// daemon, the memory of rings, and waits.
-const CALLS: [&str; 13] = [
+/// System calls that the library makes where the program may make none of them: to find the daemon, to
+/// promote a connection, to wait, and to end. A missing one ends the service (SIGSYS) at its first
+/// promotion. `fs-preload/tests/calls.rs` compares the list with what programs do.
+pub(super) const CALLS: [&str; 47] = [
+    "clock_gettime",
+    "close",
     "connect",
+    "epoll_create1",
+    "epoll_ctl",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_wait",
+    "eventfd2",
     "fcntl",
+    "fstat",
+    "ftruncate",
     "futex",
+    "geteuid",
     "getpeername",
+    "getpid",
     "getsockname",
     "getsockopt",
+    "gettid",
+    "ioctl",
+    "kill",
     "madvise",
+    "memfd_create",
     "mmap",
     "munmap",
+    "newfstatat",
+    "open",
+    "openat",
+    "poll",
+    "ppoll",
+    "prctl",
+    "pread64",
+    "prlimit64",
+    "process_vm_readv",
+    "pwrite64",
+    "read",
+    "recvfrom",
     "recvmsg",
+    "rt_sigprocmask",
+    "sched_getaffinity",
     "sched_yield",
     "sendmsg",
+    "sendto",
+    "setsockopt",
     "socket",
+    "tgkill",
+    "write",
 ];
 
 /// Returns true if `enable` has written this drop-in.
