@@ -13,6 +13,7 @@ use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_rt::broker::wire;
 use fs_rt::netlink::{GROUPS, Netlink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -27,10 +28,10 @@ const PROGRAMS_OF_A_USER: usize = 64;
 /// Connections for each program that a device may have: one with its pair, and one that asks for a
 /// pair or takes the place of the first. More: each turn polls more descriptors.
 const CONNECTIONS: usize = 2;
-/// Descriptors that the broker holds for one user other than root: connections, and sockets that
-/// prove leases. As many as [`PROGRAMS_OF_A_USER`] programs have with twice the ephemeral ports of a
-/// default runtime. More: fewer users fill the daemon's descriptors. The map of exact leases has twice
-/// as many places.
+/// Descriptors that the broker holds for one user other than root, connections and sockets that prove
+/// leases, if that is at most a quarter of the daemon's own limit. As many as [`PROGRAMS_OF_A_USER`]
+/// programs have with twice the ephemeral ports of a default runtime. More: fewer users fill the map
+/// of exact leases, which has twice as many places.
 const HELD: usize = 131_072;
 /// Maximum memory of a program, which is locked in RAM: 64 cores with the usual frames.
 const MEMORY_MAX: u64 = 2 << 30;
@@ -102,6 +103,7 @@ impl Broker {
             next_client: 0,
             permit,
             users: Users::default(),
+            held_max: getrlimit(Resource::Nofile).current.map_or(HELD, |limit| HELD.min(limit as usize / 4)),
         };
         let thread = std::thread::Builder::new().name("fs-broker".into()).spawn(move || server.run());
         let thread = thread.map_err(|error| Error::system("start a thread", error))?;
@@ -142,6 +144,7 @@ struct Server {
     next_client: u64,
     permit: Permit,
     users: Users,
+    held_max: usize,
 }
 
 type Reply = Result<(Answer, Vec<OwnedFd>), (i32, String)>;
@@ -217,8 +220,8 @@ impl Server {
     fn serve(&mut self, id: u64) {
         let Some(client) = self.clients.get(&id) else { return };
         let user = client.socket.user();
-        // Only descriptors that wait to be closed can be more than HELD.
-        if client.process.uid != 0 && user.held() > 2 * HELD {
+        // Only descriptors that wait to be closed can be more than `held_max`.
+        if client.process.uid != 0 && user.held() > 2 * self.held_max {
             return self.drop_client(id);
         }
         let received = match wire::receive(client.socket.as_fd(), |fd| user.own(fd)) {
@@ -332,7 +335,7 @@ impl Server {
     ) -> Result<(), (i32, String)> {
         let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
         // Before the lease: one whose socket is closed names a port that the kernel gives to others.
-        if process.uid != 0 && client.socket.user().held() > HELD {
+        if process.uid != 0 && client.socket.user().held() > self.held_max {
             return Err(refused(libc::EMFILE));
         }
         let proof = Proof::of(socket.as_fd(), self.cookie)

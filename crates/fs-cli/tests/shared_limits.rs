@@ -2,8 +2,10 @@
 
 #[path = "shared/lab.rs"]
 mod lab;
+#[allow(dead_code, reason = "shared with the test of frames")]
 #[path = "shared/liar.rs"]
 mod liar;
+#[allow(dead_code, reason = "shared with the test of frames")]
 #[path = "shared/rings_unsafe.rs"]
 mod rings_unsafe;
 #[path = "shared/role.rs"]
@@ -53,11 +55,11 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (a.into(), b)
 }
 
-fn send(control: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+fn send(control: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut message = SendAncillaryBuffer::new(&mut space);
     assert!(fds.is_empty() || message.push(SendAncillaryMessage::ScmRights(fds)));
-    rustix::net::sendmsg(control, &[IoSlice::new(bytes)], &mut message, SendFlags::NOSIGNAL).unwrap();
+    rustix::net::sendmsg(control, &[IoSlice::new(bytes)], &mut message, SendFlags::NOSIGNAL).is_ok()
 }
 
 /// The broker's thread closes no descriptor of a program's, however it comes.
@@ -87,9 +89,12 @@ fn descriptors_that_block_in_close_delay_nobody() {
         let mut fds = vec![null.as_fd(); before];
         fds.push(socket.as_fd());
         let (last, first) = messages.split_last().unwrap();
-        first.iter().for_each(|bytes| send(control, bytes, &[]));
-        // The connection may have ended after the first message.
-        send(control, last, &fds);
+        assert!(first.iter().all(|bytes| send(control, bytes, &[])));
+        if !send(control, last, &fds) {
+            // The connection has ended after the first message: this thread closes the socket.
+            assert!(!first.is_empty(), "{name}");
+            peers.pop();
+        }
         drop(socket);
         assert!(answers(&other), "{name}");
     }
@@ -159,8 +164,13 @@ fn lease_beyond_the_limit_leaves_the_port_to_others() {
                 break;
             }
         }
-        let ((kind, at), socket) = sockets.next().unwrap();
-        assert!(is_full(liar.lease(socket)));
+        // The rest of the last batch is closed, and leaves room for some.
+        let (kind, at) = loop {
+            let (end, socket) = sockets.next().expect("no limit");
+            if is_full(liar.lease(socket)) {
+                break end;
+            }
+        };
         // A closing thread closes the daemon's duplicate.
         let end = Instant::now() + WAIT;
         let socket = loop {
