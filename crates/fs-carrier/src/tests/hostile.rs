@@ -74,7 +74,9 @@ fn peer_that_scribbles_on_holds_no_call() {
                 scope.spawn(|| {
                     for n in 1.. {
                         let (word, grows) = scribble(n);
-                        word.map(|word| direction.line_a.word.overwrite(word));
+                        if let Some(word) = word {
+                            direction.line_a.word.overwrite(word);
+                        }
                         direction.line_b.sent.fetch_add(u64::from(grows), Ordering::Relaxed);
                         has_begun.store(true, Ordering::Relaxed);
                         if is_over.load(Ordering::Relaxed) {
