@@ -42,7 +42,8 @@ pub(super) fn serve(stream: local::TcpStream) -> io::Result<(Arc<SharedStream>, 
     let call = doorbell::Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
     let (shared, ends) =
         SharedStream::new(call, stream.local_addr()?, stream.peer_addr()?, stream.carrier(), stream.options()?);
-    let task = Task { stream, shared: shared.clone(), ends, in_open: true, out_open: true, over: false, reset_at: None };
+    let task =
+        Task { stream, shared: shared.clone(), ends, in_open: true, out_open: true, over: false, reset_at: None };
     Ok((shared, task))
 }
 

@@ -153,7 +153,8 @@ mod tests {
     /// A late answer to a request that was given up does not answer the next one.
     #[test]
     fn connection_ends_with_a_request_without_an_answer() {
-        let (ours, daemon) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (ours, daemon) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         set_socket_timeout(&ours, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
         let proof = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let at = proof.local_addr().unwrap();

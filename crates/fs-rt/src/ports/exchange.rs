@@ -6,7 +6,6 @@
 //! none ([`Ports::end_sharing`]).
 
 use super::{AllUsed, LeasedAddress, Ports, Used};
-use crate::sys::reserve::Reservation;
 use fs_core::Protocol;
 use fs_xdp::Share;
 use std::io;

@@ -422,7 +422,8 @@ fn connection_of_a_former_listener_does_not_free_the_port_of_the_next() {
 fn second_given_socket_is_refused() {
     let ours = Ports::new(true, Vec::new(), Ephemeral::default(), Duration::ZERO);
     let reuse = |at: SocketAddr| {
-        let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).unwrap();
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).unwrap();
         rustix::net::sockopt::set_socket_reuseport(&socket, true).unwrap();
         rustix::net::bind(&socket, &at).unwrap();
         std::net::UdpSocket::from(socket)
