@@ -29,7 +29,12 @@ fn mac(last: u16) -> [u8; 6] {
 /// Makes a host with an interface for each of `links`: the last group of its address there, and the
 /// last byte of its link address.
 fn host(seed: u8, links: &[(u16, u16)]) -> Host {
+    host_of_cores(1, seed, links)
+}
+
+fn host_of_cores(cores: u16, seed: u8, links: &[(u16, u16)]) -> Host {
     let mut config = StackConfig::new(Secret([seed; 32]));
+    config.cores = cores;
     config.limits = Limits { connections: 64, time_wait: 64, syn_cache: 64, ..Limits::default() };
     let mut stack = Stack::new(config, HeapPool::new(1024, 2048));
     for &(last, link_address) in links {
@@ -255,19 +260,7 @@ fn datagram_reply_uses_same_link() {
 /// What the other cores know of a socket is withdrawn by the binding that was announced.
 #[test]
 fn announced_binding_is_withdrawn() {
-    let mut config = StackConfig::new(Secret([1; 32]));
-    config.cores = 2;
-    let mut stack = Stack::new(config, HeapPool::new(64, 2048));
-    stack.add_interface(Interface {
-        framing: Framing::Ethernet,
-        mac: mac(1),
-        vlan: None,
-        mtu: 1500,
-        addrs: vec![Cidr { addr: link_local(1).into(), prefix: 64 }],
-        addressing: Addressing::Standalone,
-        tx_checksum: false,
-        accept_partial_checksum: false,
-    });
+    let mut stack = host_of_cores(2, 1, &[(1, 1)]).stack;
     stack.set_scope(IfaceId(0), SCOPES[0]);
     let id = stack.udp_bind("[::]:53".parse().unwrap()).unwrap();
     stack.udp_connect(id, at(PEER, 1, SCOPES[0])).unwrap();
