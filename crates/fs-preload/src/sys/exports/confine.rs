@@ -59,7 +59,5 @@ fn is_filter(filter: *const sock_fprog, probe: impl FnOnce(*const sock_fprog) ->
         return true;
     }
     let unreadable = sock_fprog { len: 1, filter: ptr::without_provenance_mut(align_of::<sock_filter>()) };
-    keeping_errno(|| {
-        probe(&raw const unreadable) >= 0 || !matches!(errno(), libc::EACCES | libc::EPERM | libc::ENOSYS)
-    })
+    keeping_errno(|| probe(&raw const unreadable) >= 0 || !matches!(errno(), libc::EACCES | libc::EPERM | libc::ENOSYS))
 }
