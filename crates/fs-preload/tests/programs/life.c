@@ -345,12 +345,33 @@ static void failing_probes(struct end *e) {
     rounds(e, 300, 0); meet(e);
 }
 
+// Calls that fail do not touch a connection whose ring has unread bytes (the test counts pins).
+static void failing_get(struct end *e) {
+    rounds(e, 100, 0); meet(e); char *none[] = {"none", 0}; int other = dup(e->meet), tube[2]; CHECK(other >= 0 && pipe(tube) == 0 && fcntl(e->fd, F_SETFD, 0) == 0);
+    CHECK(execve("/nonexistent", none, none) == -1 && errno == ENOENT); CHECK(execvp("no-such-program", none) == -1 && errno == ENOENT);
+    CHECK(execl("/etc/passwd", "passwd", (char *)0) == -1 && errno == EACCES); CHECK(execlp("no-such-program", "x", (char *)0) == -1 && errno == ENOENT);
+    CHECK(execveat(AT_FDCWD, "/nonexistent", none, none, 0) == -1 && errno == ENOENT); CHECK(fexecve(other, none, none) == -1 && errno == EACCES);
+    CHECK(fdopen(e->fd, "bad") == 0 && errno == EINVAL);
+    CHECK(dup3(other, e->fd, 99) == -1 && errno == EINVAL); CHECK(close_range(3, ~0u, 99) == -1 && errno == EINVAL);
+    CHECK(splice(e->fd, 0, e->meet, 0, 8, 0) == -1 && errno == EINVAL);
+    get(e, 8); rounds(e, 100, 0); meet(e); close(other);
+}
+static void failing_put(struct end *e) { rounds(e, 100, 0); put(e, 8); meet(e); rounds(e, 100, 0); meet(e); }
+// splice into a full pipe, and into one without a reader, while the ring has unread bytes.
+static void splice_get(struct end *e) {
+    rounds(e, 100, 0); meet(e); int tube[2]; char b[4096] = {0}; CHECK(pipe(tube) == 0 && fcntl(tube[1], F_SETFL, O_NONBLOCK) == 0);
+    while (write(tube[1], b, sizeof b) > 0); CHECK(errno == EAGAIN && fcntl(tube[1], F_SETFL, 0) == 0);
+    CHECK(splice(e->fd, 0, tube[1], 0, 8, SPLICE_F_NONBLOCK) == -1 && errno == EAGAIN);
+    CHECK(read(tube[0], b, sizeof b) == sizeof b && splice(e->fd, 0, tube[1], 0, 8, SPLICE_F_NONBLOCK) == 8); e->got += 8;
+    rounds(e, 100, 0); meet(e);
+}
+
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
-    {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
+    {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

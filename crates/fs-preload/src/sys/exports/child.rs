@@ -1,15 +1,17 @@
 //! Processes: fork, exec, posix_spawn.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{CStr, c_char, c_void};
+use core::mem::MaybeUninit;
 
 use libc::{
-    CLONE_FILES, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM, FILE, c_int, pid_t, posix_spawn_file_actions_t,
-    posix_spawnattr_t,
+    AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CLONE_FILES, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK,
+    CLONE_VM, FILE, PATH_MAX, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
 };
 
-use crate::descriptor;
+use crate::sys::errno::{errno, keeping_errno};
 use crate::sys::real::{self, Entry};
 use crate::sys::start::{around_fork, around_vfork, in_child as begin_child};
+use crate::{confined, descriptor};
 
 define! {
     /// vfork(2), made a fork: a child in its parent's memory would close the parent's sockets in the library's table.
@@ -37,7 +39,7 @@ define! {
 
     /// execve(2).
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = {
-        descriptor::before_exec();
+        before_exec_at(AT_FDCWD, path, 0);
         real::execve(path, argv, envp)
     };
     /// execv(3).
@@ -46,17 +48,17 @@ define! {
     fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int = execvpe(file, argv, environ);
     /// execvpe(3).
     fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = {
-        descriptor::before_exec();
+        before_exec_of(file);
         real::execvpe(file, argv, envp)
     };
     /// fexecve(3).
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int = {
-        descriptor::before_exec();
+        before_exec_at(fd, c"".as_ptr(), AT_EMPTY_PATH);
         real::fexecve(fd, argv, envp)
     };
     /// execveat(2).
     fn execveat(directory: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int = {
-        descriptor::before_exec();
+        before_exec_at(directory, path, flags);
         real::execveat(directory, path, argv, envp, flags)
     };
     /// posix_spawn(3), whose child is made inside of the C library.
@@ -90,6 +92,87 @@ define! {
 
 unsafe extern "C" {
     static environ: *const *const c_char;
+}
+
+/// Called before an exec. One that fails because of its file leaves the process and its connections as they are.
+///
+/// # Safety
+/// Like execveat(2).
+pub(super) unsafe fn before_exec_at(directory: c_int, path: *const c_char, flags: c_int) {
+    /// `AT_EXECVE_CHECK`: nothing is executed.
+    const ONLY_CHECKS: c_int = 0x10000;
+    // SAFETY: by contract.
+    if flags & ONLY_CHECKS == 0 && unsafe { may_be_executed(directory, path, flags) } {
+        descriptor::before_exec();
+    }
+}
+
+/// Like [`before_exec_at`]. A name without a slash is looked for in PATH.
+///
+/// # Safety
+/// Like execvp(3).
+pub(super) unsafe fn before_exec_of(file: *const c_char) {
+    // SAFETY: by contract, a string.
+    let name = unsafe { CStr::from_ptr(file) }.to_bytes();
+    // SAFETY: execvp(3) reads the environment in the same way.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    if name.contains(&b'/') {
+        // SAFETY: a string.
+        return unsafe { before_exec_at(AT_FDCWD, file, 0) };
+    }
+    if path.is_null() {
+        // The C library has a path of its own, in which the file may be.
+        return descriptor::before_exec();
+    }
+    // SAFETY: a string.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let is_found = path.split(|&byte| byte == b':').any(|folder| {
+        let mut whole = [0_u8; PATH_MAX as usize];
+        let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
+        let mut at = 0;
+        for part in [folder, slash, name] {
+            // One that is too long is not executed; the last byte stays zero.
+            let Some(place) = whole[..PATH_MAX as usize - 1].get_mut(at..at + part.len()) else { return false };
+            place.copy_from_slice(part);
+            at += part.len();
+        }
+        // SAFETY: a string.
+        unsafe { may_be_executed(AT_FDCWD, whole.as_ptr().cast(), 0) }
+    });
+    if is_found {
+        descriptor::before_exec();
+    }
+}
+
+/// Returns false if exec(2) of a file is certain to fail.
+///
+/// # Safety
+/// `path` is a string, or an address that the kernel refuses.
+unsafe fn may_be_executed(directory: c_int, path: *const c_char, flags: c_int) -> bool {
+    if confined::is_confined() {
+        return true;
+    }
+    let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW);
+    let mut about = MaybeUninit::<libc::stat>::uninit();
+    keeping_errno(|| {
+        // SAFETY: by contract.
+        if unsafe { libc::faccessat(directory, path, libc::X_OK, flags | AT_EACCESS) } != 0 {
+            return !matches!(
+                errno(),
+                libc::ENOENT
+                    | libc::EACCES
+                    | libc::ENOTDIR
+                    | libc::ELOOP
+                    | libc::ENAMETOOLONG
+                    | libc::EFAULT
+                    | libc::EBADF
+            );
+        }
+        // SAFETY: by contract, and there is room for the result.
+        let has_kind = unsafe { libc::fstatat(directory, path, about.as_mut_ptr(), flags) } == 0;
+        // SAFETY: the call has written it.
+        !has_kind || unsafe { about.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFREG
+    })
 }
 
 /// The function and argument of a child of clone(2).

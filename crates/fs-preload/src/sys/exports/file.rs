@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_void};
 use core::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
-use libc::{FILE, aiocb, c_int, c_uint, off_t, sigevent, size_t, ssize_t};
+use libc::{FILE, aiocb, c_int, c_uint, off_t, pollfd, sigevent, size_t, ssize_t};
 use rustix::io::Errno;
 
 use super::send::by_kernel;
@@ -13,11 +13,15 @@ use crate::descriptor;
 use crate::slot::Direction;
 use crate::socket::Socket;
 use crate::sys::errno::{answer, answer_sent, checked};
+use crate::sys::kernel::Fd;
 use crate::sys::{memory, real};
 
 /// The largest part of a file that is sent by the ring.
 const BY_RING: usize = 16 << 10;
-/// Bytes of a file or of a ring's rest that are copied at once, on the stack of a thread that may be small.
+/// Flags of splice(2).
+const SPLICE_FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+/// Bytes of a file or of a ring's rest that are copied at once, on the stack of a thread that may be small. A pipe takes as many at once
+/// (`PIPE_BUF`), or none.
 const PIECE: usize = 4096;
 
 define! {
@@ -30,11 +34,15 @@ define! {
     /// splice(2) to a socket is as sendfile; from a socket, the kernel carries for good.
     fn splice(input: c_int, in_offset: *mut i64, out: c_int, out_offset: *mut i64, n: size_t, flags: c_uint) -> ssize_t =
         data_call(input, Direction::Receive, || splice_out(input, in_offset, out, out_offset, n, flags), stream_bytes, |socket| {
-            socket.pin();
-            if !socket.pair().has_ring_bytes() || !in_offset.is_null() {
+            // The kernel returns the error, and moves nothing: an offset, unknown flags, no pipe.
+            if !in_offset.is_null() || !out_offset.is_null() || flags & !SPLICE_FLAGS != 0 || !is_pipe(out) {
                 return None;
             }
-            Some(splice_rest(socket, out, n))
+            socket.pin();
+            if !socket.pair().has_ring_bytes() {
+                return None;
+            }
+            Some(splice_rest(socket, out, n, flags))
         });
     /// aio_read(3) reads in a thread of the C library.
     fn aio_read(block: *mut aiocb) -> c_int = {
@@ -73,7 +81,10 @@ define! {
     };
     /// fdopen(3): the stream reads and writes by functions that no symbol replaces.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = {
-        descriptor::leave_to_other(fd);
+        // Others are EINVAL (fdopen(3)).
+        if memory::is_readable(mode, 1) && matches!((*mode).cast_unsigned(), b'r' | b'w' | b'a') {
+            descriptor::leave_to_other(fd);
+        }
         real::fdopen(fd, mode)
     };
     /// vdprintf(3) writes by a function that no symbol replaces. A va_list argument is an address on both platforms.
@@ -193,16 +204,31 @@ unsafe fn splice_out(
 
 /// Moves the rest of a pinned ring through a buffer. Bytes that do not fit into the pipe stay in
 /// the ring.
-fn splice_rest(socket: &Socket, out: c_int, n: usize) -> ssize_t {
+fn splice_rest(socket: &Socket, out: c_int, n: usize, flags: c_uint) -> ssize_t {
+    let mut room = pollfd { fd: out, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry.
+    if flags & libc::SPLICE_F_NONBLOCK != 0 && unsafe { real::poll(&raw mut room, 1, 0) } == 0 {
+        return answer(Err(Errno::AGAIN));
+    }
     let mut buffer = [0; PIECE];
     let into = &mut buffer[..n.min(PIECE)];
-    let Ok(got) = socket.receive(into, libc::MSG_PEEK | libc::MSG_DONTWAIT) else { return -1 };
+    let got = match socket.receive(into, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(got) => got,
+        Err(error) => return answer(Err(error)),
+    };
     // SAFETY: so many bytes were received.
     let wrote = unsafe { real::write(out, into.as_ptr().cast(), got) };
     if wrote > 0 {
         let _taken = socket.receive(&mut into[..wrote as usize], libc::MSG_DONTWAIT);
     }
     wrote
+}
+
+fn is_pipe(fd: c_int) -> bool {
+    // With a negative number the kernel's call returns the error.
+    fd >= 0
+        && rustix::fs::fstat(Fd::new(fd).borrow())
+            .is_ok_and(|about| rustix::fs::FileType::from_raw_mode(about.st_mode).is_fifo())
 }
 
 /// # Safety

@@ -7,8 +7,8 @@ use crate::promotion;
 use crate::sys::errno::keeping_errno;
 use crate::sys::{memory, real};
 
-/// `CLOSE_RANGE_CLOEXEC`: nothing is closed.
-const CLOSE_RANGE_CLOEXEC: c_int = 4;
+/// `CLOSE_RANGE_UNSHARE`: the one flag with which descriptors are closed. With `CLOSE_RANGE_CLOEXEC` none is, and others are EINVAL.
+const CLOSE_RANGE_UNSHARE: c_int = 2;
 
 define! {
     /// accept(2).
@@ -43,7 +43,7 @@ define! {
     fn __close(fd: c_int) -> c_int = close(fd);
     /// close_range(2).
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = {
-        if flags & CLOSE_RANGE_CLOEXEC == 0 && first <= last {
+        if flags & !CLOSE_RANGE_UNSHARE == 0 && first <= last {
             descriptor::for_each_in(first, last, descriptor::end);
         }
         real::close_range(first, last, flags)
@@ -72,7 +72,10 @@ define! {
     };
     /// dup3(2).
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int = {
-        end_target(old, new);
+        // Other flags are EINVAL (dup3(2)).
+        if flags & !libc::O_CLOEXEC == 0 {
+            end_target(old, new);
+        }
         let result = real::dup3(old, new, flags);
         if result >= 0 {
             descriptor::duplicated(old, new);

@@ -5,6 +5,7 @@
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 
+use super::child;
 use crate::descriptor;
 use crate::sys::real::address;
 
@@ -98,11 +99,20 @@ macro_rules! variadic {
 
 variadic! {
     /// execl(3).
-    execl, prepare_execl: |_path: *const c_char| descriptor::before_exec();
+    execl, prepare_execl: |path: *const c_char| {
+        // SAFETY: the caller's argument.
+        unsafe { child::before_exec_at(libc::AT_FDCWD, path, 0) }
+    };
     /// execlp(3).
-    execlp, prepare_execlp: |_file: *const c_char| descriptor::before_exec();
+    execlp, prepare_execlp: |file: *const c_char| {
+        // SAFETY: the caller's argument.
+        unsafe { child::before_exec_of(file) }
+    };
     /// execle(3).
-    execle, prepare_execle: |_path: *const c_char| descriptor::before_exec();
+    execle, prepare_execle: |path: *const c_char| {
+        // SAFETY: the caller's argument.
+        unsafe { child::before_exec_at(libc::AT_FDCWD, path, 0) }
+    };
     /// dprintf(3) writes by a function that no symbol replaces.
     dprintf, prepare_dprintf: |fd: c_int| descriptor::leave_to_kernel(fd);
     /// dprintf with _FORTIFY_SOURCE.
