@@ -224,8 +224,10 @@ fn answer_case(rng: &mut Rng, to: SocketAddr, case: &Mutex<Case>, count: &Count)
     let sent = response(&bytes, method, false).map(|(message, _)| message);
     let is_kept = sent.as_ref().is_ok_and(|sent| sent.state == State::Whole && sent.continues && sent.is_clear);
     lock(case).answer = Some((bytes.clone(), !is_kept || rng.one_in(2)));
-    let asked =
-        format!("{method} /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    // An option of Connection makes a request odd.
+    let option = if rng.one_in(3) { "Connection: X-Odd\r\n" } else { "" };
+    let second = "GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let asked = format!("{method} /a HTTP/1.1\r\nHost: x\r\n{option}\r\n{second}");
     let ends = rng.one_in(2);
     let got = exchange(rng, to, asked.as_bytes(), ends);
     let got = got.map_err(|wrong| format!("{wrong}; server sent {}", bytes.escape_ascii()))?;
@@ -234,6 +236,12 @@ fn answer_case(rng: &mut Rng, to: SocketAddr, case: &Mutex<Case>, count: &Count)
     let judge = || {
         if let Some(wrong) = &case.wrong {
             return Err(wrong.clone());
+        }
+        let is_whole = sent.as_ref().is_ok_and(|sent| sent.state == State::Whole && sent.is_clear);
+        if got.is_empty() && !option.is_empty() && !is_whole {
+            // hyper closes without the head if it has not sent it yet when the body turns out to be wrong.
+            add(&count.answers, 1);
+            return Ok(());
         }
         let (first, rest) = response(&got, method, true).map_err(|state| format!("{state:?} answer"))?;
         let is_refusal =

@@ -5,7 +5,7 @@ use super::{api, lifetimes, nostd, package, processors, readme};
 use crate::nextest;
 use crate::part::{Outcome, Part};
 use crate::run::{Run, target};
-use crate::tools::{BUILT, cargo, is_debug_build, output_of, packages, profile};
+use crate::tools::{BUILT, cargo, is_debug_build, is_root, output_of, packages, profile};
 use std::process::Command;
 
 const MINUTE: u64 = 60;
@@ -44,6 +44,7 @@ pub(crate) const PROOF: &[Part] = &[
         run: lifetimes::lifetimes,
     },
     Part { name: "compat", about: "servers under load and reloads: REQUESTS (100,000)", run: compat },
+    Part { name: "proxy", about: "the proxy's tests for both stacks, on AF_XDP", run: proxy },
     Part { name: "kills", about: "the daemon is killed under load: REQUESTS (100,000) of each program", run: kills },
     Part { name: "worlds", about: "random firewalls and users, as on the kernel: SECONDS (600)", run: worlds },
     Part { name: "processors", about: "aarch64 and a big-endian processor, by QEMU", run: processors::processors },
@@ -261,6 +262,15 @@ fn compat(run: &mut Run) -> Outcome {
 }
 
 /// The programs of `compat`, while the daemon is killed and exchanged.
+/// `make test` runs them on the kernel's sockets.
+fn proxy(run: &mut Run) -> Outcome {
+    if !is_root() {
+        run.note("skipped: needs root");
+        return Outcome::skipped();
+    }
+    tested(run, Command::new("crates/fs-proxy/tests/af_xdp"), HOUR)
+}
+
 fn kills(run: &mut Run) -> Outcome {
     let mut install = Command::new("lab/install");
     install.arg("compat");
