@@ -41,7 +41,7 @@ fn calls_of_the_library_are_in_the_drop_in() {
     for (name, cases) in [
         ("data", &["pingpong", "bulk", "queue", "modes"][..]),
         ("waits", &["poll", "select", "epoll_level", "epoll_edge"]),
-        ("life", &["fork_born"]),
+        ("life", &["fork_born", "execl"]),
     ] {
         let program = common::compiled(name);
         for case in cases {

@@ -13,7 +13,7 @@ const MARK: &str = "# Written by `fastsock enable`.";
 /// System calls that the library makes where the program may make none of them: to find the daemon, to
 /// promote a connection, to wait, and to end. A missing one ends the service (SIGSYS) at its first
 /// promotion. `fs-preload/tests/calls.rs` compares the list with what programs do.
-pub(super) const CALLS: [&str; 47] = [
+pub(super) const CALLS: [&str; 49] = [
     "clock_gettime",
     "close",
     "connect",
@@ -23,6 +23,8 @@ pub(super) const CALLS: [&str; 47] = [
     "epoll_pwait2",
     "epoll_wait",
     "eventfd2",
+    "faccessat",
+    "faccessat2",
     "fcntl",
     "fstat",
     "ftruncate",
