@@ -211,12 +211,13 @@ fn length_next_to_a_transfer_coding_is_refused_before_hyper_drops_it() {
 #[test]
 fn invalid_lengths_in_responses_without_a_body_are_not_passed_on() {
     for (method, status, lengths) in [
-        ("HEAD", "200 OK", "Content-Length: \r\n"),
-        ("HEAD", "200 OK", "Content-Length: 5, 5\r\n"),
-        ("HEAD", "200 OK", "Content-Length: 5\r\nContent-Length: 6\r\n"),
-        ("GET", "304 Not Modified", "Content-Length: x\r\n"),
+        ("HEAD", "1.1 200 OK", "Content-Length: \r\n"),
+        ("HEAD", "1.1 200 OK", "Content-Length: 5, 5\r\n"),
+        ("HEAD", "1.1 200 OK", "Content-Length: 5\r\nContent-Length: 6\r\n"),
+        ("HEAD", "1.0 200 OK", "Transfer-Encoding: chunked\r\n"),
+        ("GET", "1.1 304 Not Modified", "Content-Length: x\r\n"),
     ] {
-        let answer = format!("HTTP/1.1 {status}\r\n{lengths}\r\n");
+        let answer = format!("HTTP/{status}\r\n{lengths}\r\n");
         let addr = http_backend(move |_| answer.clone().into_bytes());
         for path in PATHS {
             let proxy = Proxy::start("http", &[addr], path, "");

@@ -130,7 +130,9 @@ pub(crate) fn to_client(head: &mut response::Parts) -> Framing {
     let is_valid = lengths.next().is_none_or(|first| length(first.as_bytes()).is_some()) && lengths.next().is_none();
     let framing = match coding(&head.headers) {
         _ if !is_valid => Framing::Wrong("sends an invalid length"),
-        Some(Coding::Other | Coding::Malformed) => Framing::Wrong("sends a transfer coding that was not asked for"),
+        Some(coding) if coding != Coding::Chunked || head.version == Version::HTTP_10 => {
+            Framing::Wrong("sends a transfer coding that was not asked for")
+        }
         // The length is wrong for the body, and would truncate it for the client.
         Some(Coding::Chunked) if head.headers.remove(header::CONTENT_LENGTH).is_some() => Framing::Twice,
         _ => Framing::Clear,
