@@ -213,7 +213,10 @@ fn successor_uses_the_configuration_of_its_start() {
 #[test]
 fn reload_ends_with_the_listeners() {
     let text = config(server(Arc::default()));
-    let mut family = Family::start(&text);
+    let file = write_config(&text);
+    // One core, whose connection keeps it: the core would answer to a reload.
+    let program = Program::start(EXE, &["--config", file.to_str().unwrap(), "--cores", "0"]);
+    let mut family = Family { processes: vec![program.id()], proxy: Proxy { program, config: file } };
     let (file, pipe) = (family.proxy.config.clone(), temp_path("pipe"));
     let mut tunnel = None;
     ask_kept(family.proxy.program.addrs[1], &mut tunnel).unwrap();
