@@ -84,8 +84,7 @@ pub trait Kernel: Machine {
     /// The errors of send(2).
     fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno>;
 
-    /// Called before each call that hands bytes to the kernel, whoever makes it: options that the kernel does not know yet and that concern
-    /// such bytes.
+    /// Sets options that the kernel does not know yet and that concern bytes. The carrier calls it before each send by the kernel.
     fn before_send(&self) {}
 
     /// Calls recv(2). 0 is the end of the stream, since `into` is not empty.

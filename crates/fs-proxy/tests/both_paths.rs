@@ -14,7 +14,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Who serves a request that both can serve.
+/// Settings with which the lean path serves a request, and with which hyper does.
 const PATHS: [&str; 2] = ["lean = true", "lean = false"];
 const LENGTH: usize = 1 << 20;
 

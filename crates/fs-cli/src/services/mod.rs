@@ -360,8 +360,8 @@ impl SettingsFile {
         }
     }
 
-    /// Opens the file's folder. A cluster's folder belongs to the cluster's user, who may put a link to
-    /// one of root's in its place.
+    /// Opens the file's folder. A cluster's folder belongs to the cluster's user. That user may replace it
+    /// by a link to a folder of root's.
     fn folder(&self) -> std::io::Result<OwnedFd> {
         let folder = self.path().parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(folder)?;
