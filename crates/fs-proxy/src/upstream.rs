@@ -121,7 +121,7 @@ fn is_local(address: IpAddr) -> bool {
         socket.connect((address, 9))?;
         socket.local_addr()
     };
-    address.is_loopback() || chosen().is_ok_and(|chosen| chosen.ip() == address)
+    address.is_loopback() || address.is_unspecified() || chosen().is_ok_and(|chosen| chosen.ip() == address)
 }
 
 impl Upstream {
