@@ -211,7 +211,9 @@ impl Machine for Fake {
         thread::yield_now();
     }
 
+    // Time passes, or a spin would not end.
     fn yield_now(&self) {
+        self.incoming.now_ns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         thread::yield_now();
     }
 
