@@ -16,8 +16,6 @@ use crate::wait::{self, Arrays, List};
 const READABLE: i16 = POLLIN | POLLRDNORM;
 /// The bits of a word of an `fd_set`.
 const BITS: usize = 64;
-/// select(2) with higher numbers is the kernel's. Programs with larger sets than the C library's FD_SETSIZE (1024) exist.
-const MAX_SELECT: usize = 65536;
 
 define! {
     /// poll(2).
@@ -269,8 +267,11 @@ fn descriptors() -> usize {
     let text = text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
     let found = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"FDSize:"));
     let number = found.and_then(|rest| core::str::from_utf8(rest).ok()).and_then(|rest| rest.trim().parse().ok());
-    // Without /proc, the length of the longest usual set.
-    number.unwrap_or(libc::FD_SETSIZE)
+    // Without /proc or a free descriptor: the numbers that the process may use, at most the kernel's own limit (fs.nr_open).
+    number.unwrap_or_else(|| {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(1 << 20)
+    })
 }
 
 /// # Safety
@@ -281,7 +282,7 @@ unsafe fn selected(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let n = usize::try_from(n).ok().filter(|n| *n > 0 && *n <= MAX_SELECT)?;
+    let n = usize::try_from(n).ok().filter(|n| *n > 0)?;
     if n > libc::FD_SETSIZE && confined::is_confined() {
         return None;
     }
