@@ -321,7 +321,8 @@ impl Service {
             if let Err(error) = self.answer(ends[i].client, answer, Some(&file)) {
                 // The first end may have its answer and the region already. It stays on the kernel.
                 self.registry.forget(ends[0]);
-                return self.take_back(&ends[i..], if error == Errno::TOOMANYREFS { Reason::Limit } else { Reason::NoPeer });
+                return self
+                    .take_back(&ends[i..], if error == Errno::TOOMANYREFS { Reason::Limit } else { Reason::NoPeer });
             }
         }
         self.registry.keep(ends[0], file);

@@ -94,7 +94,7 @@ pub(crate) unsafe fn pieces<'a>(parts: *const iovec, n: usize) -> Option<&'a [io
     // SAFETY: by contract, and readable.
     let parts = unsafe { core::slice::from_raw_parts(parts, n) };
     let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len))?;
-    (total <= MAX_BYTES).then_some(parts)
+    isize::try_from(total).is_ok().then_some(parts)
 }
 
 /// Returns a message's description, as [`pieces`].

@@ -217,6 +217,7 @@ pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usiz
 /// Like readv(2).
 unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
     let mut done = 0;
+    let start_ns = if flags & MSG_WAITALL != 0 { fs_carrier::sys::now_ns() } else { 0 };
     for part in parts.iter().filter(|part| part.iov_len > 0) {
         // The first piece may wait; with MSG_WAITALL, all may.
         let flags = if done > 0 && flags & MSG_WAITALL == 0 { flags | MSG_DONTWAIT } else { flags };
@@ -226,7 +227,7 @@ unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<u
         }
         // SAFETY: by contract.
         let result = match unsafe { memory::bytes_mut(part.iov_base, part.iov_len) } {
-            Some(into) if done > 0 && flags & MSG_WAITALL != 0 => socket.receive_more(into, flags),
+            Some(into) if done > 0 && flags & MSG_WAITALL != 0 => socket.receive_more(into, flags, start_ns),
             Some(into) => socket.receive(into, flags),
             None => receive_nowhere(socket, flags),
         };
