@@ -300,6 +300,12 @@ impl KernelSet for SetCall {
         }
         match self.control(libc::EPOLL_CTL_ADD, number) {
             Err(Errno::EXIST) => Ok(()),
+            // The program has closed all numbers above some.
+            Err(Errno::BADF) if rustix::io::fcntl_getfd(Fd::new(number).borrow()).is_err() => {
+                let _other_thread_was_first =
+                    INTERRUPTION.compare_exchange(number, -1, Ordering::AcqRel, Ordering::Relaxed);
+                self.interrupt()
+            }
             result => result,
         }
     }
@@ -330,5 +336,24 @@ impl KernelSet for SetCall {
 
     fn is_interrupt(&self, data: u64) -> bool {
         data == Self::data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interruption_works_after_the_program_has_closed_its_descriptor() {
+        let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+        let call = SetCall::new(set.as_raw_fd());
+        call.interrupt().unwrap();
+        // SAFETY: as close_range(2) of a program that knows nothing of this number.
+        unsafe { rustix::io::close(INTERRUPTION.load(Ordering::Relaxed)) };
+        call.interrupt().unwrap();
+        let mut event = [Event { events: 0, data: 0 }];
+        assert!(call.wait(&mut event, Some(0)) == Ok(1) && call.is_interrupt(event[0].data));
+        call.end_interrupt();
+        assert_eq!(call.wait(&mut event, Some(0)), Ok(0));
     }
 }
