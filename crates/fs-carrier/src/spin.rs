@@ -83,7 +83,13 @@ impl Pacing {
     /// Spins until `found` returns true, until `ns` have passed, or until the thread loses its
     /// processor. Returns the last result of `found`.
     #[inline]
-    pub(crate) fn spin(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
+    pub(crate) fn spin(self, machine: &impl Machine, ns: u32, found: impl FnMut() -> bool) -> bool {
+        self.spin_with(machine, ns, self.yields, found)
+    }
+
+    /// `least`: the number of yields that are made whatever time they take.
+    #[inline]
+    fn spin_with(self, machine: &impl Machine, ns: u32, least: u32, mut found: impl FnMut() -> bool) -> bool {
         let (mut times, mut yields) = (None, 0);
         loop {
             for _ in 0..LOOKS_PER_READING {
@@ -103,16 +109,16 @@ impl Pacing {
                 (now, is_late) = self.yield_now(machine, now);
                 (yields, next_yield) = (yields + 1, now + YIELD_NS);
             }
-            if (now >= end && yields >= self.yields) || is_late {
+            if (now >= end && yields >= least) || is_late {
                 return found();
             }
             times = Some((now, end, next_yield));
         }
     }
 
-    /// Like [`Pacing::spin`], for a peer that is known to be awake.
+    /// Like [`Pacing::spin`], for a peer that is known to be awake: the time is the limit.
     pub(crate) fn wait_for_awake(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
-        if self.is_crowded(machine) { found() } else { self.spin(machine, ns, found) }
+        if self.is_crowded(machine) { found() } else { self.spin_with(machine, ns, 0, found) }
     }
 }
 
@@ -235,5 +241,8 @@ mod tests {
             false
         }));
         assert_eq!((machine.yields.get(), looks), (4, 5), "a look before and after each");
+        let machine = OwnProcessor::default();
+        assert!(!Pacing::YIELD.wait_for_awake(&machine, 1, || false));
+        assert_eq!(machine.yields.get(), 1, "a sender's time is over");
     }
 }

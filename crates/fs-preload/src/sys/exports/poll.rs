@@ -257,20 +257,21 @@ fn descriptors() -> usize {
     let mut text = [0; 1024];
     let before = errno();
     // SAFETY: a constant name, and a buffer with its length.
-    let read = unsafe {
+    let (read, is_full) = unsafe {
         let fd = libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let is_full = fd < 0 && errno() == libc::EMFILE;
         let read = real::read(fd, text.as_mut_ptr().cast(), text.len());
         real::close(fd);
-        read
+        (read, is_full)
     };
     set_errno(before);
     let text = text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
     let found = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"FDSize:"));
     let number = found.and_then(|rest| core::str::from_utf8(rest).ok()).and_then(|rest| rest.trim().parse().ok());
-    // Without /proc or a free descriptor: the numbers that the process may use, at most the kernel's own limit (fs.nr_open).
     number.unwrap_or_else(|| {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(1 << 20)
+        // All numbers are in use. Without /proc, the length of the longest usual set.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.filter(|_| is_full);
+        limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(libc::FD_SETSIZE)
     })
 }
 
