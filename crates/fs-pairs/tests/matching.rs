@@ -277,7 +277,8 @@ fn pairs_outlive_the_service() {
 /// The client counts its answers: one too many, and it reads all later ones an offer late.
 #[test]
 fn end_that_cannot_be_told_costs_the_other_one_nothing() {
-    let service = Running::start();
+    // Longer than a busy machine takes between two offers.
+    let service = Running::with(Limits { wait: Duration::from_secs(5), ..Limits::default() });
     let (client_a, client_b) = (service.client(), service.client());
     let (a, b) = connection();
     let _pair = promoted(&client_a, &client_b, a, b);
