@@ -140,6 +140,38 @@ fn connection_is_over_when_both_directions_end() {
     });
 }
 
+/// As of tokio's: of calls that are no poll functions, each one is woken, also next to one that was
+/// cancelled.
+#[test]
+fn several_calls_wait_for_one_kernel_connection() {
+    on_kernel(|| async {
+        let (client, served) = loopback().await;
+        let client = std::rc::Rc::new(client);
+        let peeks = || {
+            let client = client.clone();
+            tokio::task::spawn_local(async move { client.peek(&mut [0; 4]).await.unwrap() })
+        };
+        let borrows = || {
+            let client = client.clone();
+            tokio::task::spawn_local(async move { client.recv_borrowed().await.unwrap().len() })
+        };
+        let peeking = [peeks(), peeks(), peeks()];
+        fs_rt::turn().await;
+        peeking[2].abort();
+        served.try_write(b"two").unwrap();
+        for call in peeking.into_iter().take(2) {
+            assert_eq!(call.await.unwrap(), 3);
+        }
+        assert_eq!(client.try_read(&mut [0; 4]).unwrap(), 3);
+        let borrowing = [borrows(), borrows()];
+        fs_rt::turn().await;
+        borrowing[1].abort();
+        served.try_write(b"two").unwrap();
+        let [borrowing, _] = borrowing;
+        assert_eq!(borrowing.await.unwrap(), 3);
+    });
+}
+
 #[test]
 fn out_of_band_data_over_the_kernel() {
     on_kernel(|| async {
