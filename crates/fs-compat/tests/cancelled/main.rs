@@ -22,6 +22,7 @@ use fs_rt::{Handle, LinkChoice, Runtime};
 use kinds::{Kind, Local, Net};
 use peer::Peers;
 use std::cell::RefCell;
+use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::rc::Rc;
@@ -85,13 +86,18 @@ fn play_both(world: &World, seeds: Range<u64>, limit: Duration) {
     };
     world.runtime.spawn_on(0, local).unwrap();
     let played = is_done.recv().expect("the core has panicked");
-    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let also = here.block_on(play::<Net>(world.clone(), seeds, limit));
+    let also = block_on(play::<Net>(world.clone(), seeds, limit));
     println!("{played} and {also} programs");
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+fn block_on<T>(what: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(what)
+}
+
+/// Returns how many descriptors of sockets this process has.
+fn sockets() -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fd.path().read_link().ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
 }
 
 fn on_core(seeds: Range<u64>, limit: Duration) {
@@ -99,8 +105,7 @@ fn on_core(seeds: Range<u64>, limit: Duration) {
     let peers = Peers::Core(runtimes.server.handle(), common::SERVER);
     let world = World { runtime: runtimes.client.handle(), at: common::CLIENT, peers };
     play_both(&world, seeds, limit);
-    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    here.block_on(runtimes.ends_clean());
+    block_on(runtimes.ends_clean());
 }
 
 fn on_kernel(seeds: Range<u64>, limit: Duration) {
@@ -110,14 +115,13 @@ fn on_kernel(seeds: Range<u64>, limit: Duration) {
         World { runtime: background.handle(), at: IpAddr::V4(Ipv4Addr::LOCALHOST), peers: Peers::Kernel };
     // What the first use of a core opens stays open.
     play_both(&world, 0..1, limit);
-    let before = descriptors();
+    let before = sockets();
     play_both(&world, seeds, limit);
-    let here = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    here.block_on(is_clean(&world.runtime));
+    block_on(is_clean(&world.runtime));
     let begun = Instant::now();
-    let left = || (descriptors().saturating_sub(before), world.runtime.stats()[0].kernel_connections);
+    let left = || (sockets().saturating_sub(before), world.runtime.stats()[0].kernel_connections);
     while left() != (0, 0) {
-        assert!(begun.elapsed() < actors::PATIENCE, "descriptors and connections are left: {:?}", left());
+        assert!(begun.elapsed() < actors::PATIENCE, "sockets and connections are left: {:?}", left());
         std::thread::sleep(Duration::from_millis(10));
     }
     background.shutdown(Duration::from_secs(10)).unwrap();

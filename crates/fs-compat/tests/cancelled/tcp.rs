@@ -35,6 +35,7 @@ async fn join<K: Kind>(world: &World, random: &mut fastrand::Rng, actors: &mut A
         }
         actors.until("connect", |_| !done.borrow().is_empty()).await;
         let (stream, from) = done.borrow_mut().pop().unwrap();
+        actors.cancel_all();
         done.borrow_mut().clear();
         loop {
             // Cancelled connects may arrive too.
