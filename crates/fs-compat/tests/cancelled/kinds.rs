@@ -50,7 +50,8 @@ impl Op {
 
     pub(crate) fn draw(random: &mut fastrand::Rng, is_split: bool) -> Op {
         let interests = [Interest::READABLE, Interest::WRITABLE, Interest::READABLE | Interest::WRITABLE];
-        let (few, many) = (random.usize(1..3000), random.usize(1..60_000));
+        let most = if random.u8(..4) == 0 { 400_000 } else { 30_000 };
+        let (few, many) = (random.usize(1..3000), random.usize(1..most));
         match random.u8(..if is_split { 11 } else { 10 }) {
             0 => Op::Readable(few),
             1 => Op::AsyncRead(many),
@@ -110,6 +111,8 @@ pub(crate) trait Kind: Sized + 'static {
     fn limit_buffers(stream: &Self::Stream, bytes: u32);
     /// Returns true if a call that waits for `interest` would be ready.
     fn is_ready(stream: &Self::Stream, interest: Interest) -> bool;
+    fn reader(half: &Self::Reader) -> &Self::Stream;
+    fn writer(half: &Self::Writer) -> &Self::Stream;
     /// Shuts one direction of a shared connection, if the kind can.
     fn shut(stream: &Self::Stream, how: Shutdown) -> bool;
     fn split(stream: Self::Stream) -> (Self::Reader, Self::Writer);
@@ -169,6 +172,14 @@ macro_rules! kind {
             fn is_ready(stream: &Self::Stream, interest: Interest) -> bool {
                 let waits = stream.try_io(interest, || Ok(())).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
                 !waits || $only::queued(stream, interest)
+            }
+
+            fn reader(half: &Self::Reader) -> &Self::Stream {
+                half.as_ref()
+            }
+
+            fn writer(half: &Self::Writer) -> &Self::Stream {
+                half.as_ref()
             }
 
             fn shut(stream: &Self::Stream, how: Shutdown) -> bool {

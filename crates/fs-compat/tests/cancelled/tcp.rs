@@ -70,6 +70,18 @@ async fn join<K: Kind>(world: &World, random: &mut fastrand::Rng, actors: &mut A
     (stream, peer)
 }
 
+/// Asks a half that no call uses.
+fn is_ready<K: Kind>(ours: &Ours<K>, interest: Interest) -> bool {
+    match ours {
+        Ours::Whole(stream) => K::is_ready(stream, interest),
+        Ours::Split(reader, writer) => {
+            let (reader, writer) = (reader.borrow(), writer.borrow());
+            let stream = reader.as_ref().map(K::reader).or(writer.as_ref().map(K::writer));
+            stream.is_some_and(|stream| K::is_ready(stream, interest))
+        }
+    }
+}
+
 /// What has happened to the connection.
 #[derive(Default)]
 struct State {
@@ -115,11 +127,11 @@ fn start<K: Kind>(ours: &Ours<K>, flow: &Rc<Flow>, world: &World, random: &mut f
     let (waits, call) = match ours {
         Ours::Whole(stream) => (op.waits(), K::call(stream.clone(), flow.clone(), op)),
         Ours::Split(_, writer) if op.writes() => match Lent::of(writer) {
-            Some(half) => (None, K::write_call(half, flow.clone(), op)),
+            Some(half) => (op.waits(), K::write_call(half, flow.clone(), op)),
             None => return format!("busy: {op:?}"),
         },
         Ours::Split(reader, _) => match Lent::of(reader) {
-            Some(half) => (None, K::read_call(half, flow.clone(), op)),
+            Some(half) => (op.waits(), K::read_call(half, flow.clone(), op)),
             None => return format!("busy: {op:?}"),
         },
     };
@@ -195,12 +207,10 @@ pub(crate) async fn program<K: Kind>(world: &World, random: &mut fastrand::Rng, 
             8..=12 => trace.add(state.act(&flow, random)),
             13 | 14 => trace.add(("cancelled", actors.cancel(random))),
             15 | 16 => trace.add(("moved", actors.moves(random))),
-            17 if random.u8(..4) == 0 => shut(&ours, &flow, &mut state, random, &mut actors, trace),
+            17 if random.u8(..3) == 0 => shut(&ours, &flow, &mut state, random, &mut actors, trace),
             _ => {
-                if let Ours::Whole(stream) = &ours {
-                    trace.add("all are woken");
-                    actors.all_woken(|interest| K::is_ready(stream, interest)).await;
-                }
+                trace.add("all are woken");
+                actors.all_woken(|interest| is_ready(&ours, interest)).await;
             }
         }
         for _ in 0..random.usize(..3) {
