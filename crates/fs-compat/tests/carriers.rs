@@ -182,6 +182,25 @@ fn out_of_band_data_over_the_kernel() {
     });
 }
 
+/// A closed connection is no work of the engine.
+#[test]
+fn kernel_connections_are_counted_until_they_close() {
+    on_kernel(|| async {
+        let runtime = fs_rt::CoreRef::require().unwrap().handle();
+        let counted = async |number| {
+            while runtime.stats()[0].kernel_connections != number {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let ends = loopback().await;
+        counted(2).await;
+        // Everything else is over, and counted.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(ends);
+        counted(0).await;
+    });
+}
+
 #[test]
 fn cancelled_connect_and_accept_leave_nothing() {
     on_kernel(|| async {
