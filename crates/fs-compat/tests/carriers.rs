@@ -182,6 +182,24 @@ fn out_of_band_data_over_the_kernel() {
     });
 }
 
+/// The second direction is shut here, which readiness does not say at once.
+#[test]
+fn own_shutdown_completes_poll_closed() {
+    on_kernel(|| async {
+        let (client, mut served) = loopback().await;
+        let (client, mut buf) = (std::rc::Rc::new(client), [0; 4]);
+        served.shutdown_now(std::net::Shutdown::Write).unwrap();
+        assert_eq!(client.peek(&mut buf).await.unwrap(), 0);
+        let waits = client.clone();
+        let waits = tokio::task::spawn_local(async move { std::future::poll_fn(|cx| waits.poll_closed(cx)).await });
+        fs_rt::turn().await;
+        assert!(!waits.is_finished(), "one direction is open");
+        client.shutdown_now(std::net::Shutdown::Write).unwrap();
+        waits.await.unwrap();
+        assert_eq!(served.read(&mut buf).await.unwrap(), 0);
+    });
+}
+
 /// A closed connection is no work of the engine.
 #[test]
 fn kernel_connections_are_counted_until_they_close() {

@@ -29,6 +29,8 @@ pub(super) struct KernelStream {
     options: Cell<TcpOptions>,
     carrier: Carrier,
     over: RefCell<Over>,
+    /// A direction was shut here: readiness may not say so yet.
+    shut: Cell<bool>,
     _counted: Counted,
 }
 
@@ -49,7 +51,7 @@ impl KernelStream {
     pub(super) fn new(core: CoreRef, socket: TcpStream, carrier: Carrier, options: TcpOptions) -> Self {
         let counted = core.count_kernel_stream(socket.local_addr(), socket.peer_addr(), carrier);
         let (options, over) = (Cell::new(options), RefCell::default());
-        Self { core, socket: Rc::new(socket), options, carrier, over, _counted: counted }
+        Self { core, socket: Rc::new(socket), options, carrier, over, shut: Cell::new(false), _counted: counted }
     }
 
     /// Wraps a connection that a listener with these options accepted.
@@ -152,7 +154,7 @@ impl KernelStream {
     /// Ready when both directions have ended, or the connection was reset.
     pub(super) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Ok(socket) = self.here() else { return Poll::Ready(()) };
-        if is_over(socket) {
+        if is_over(socket) || self.shut.get() && crate::local::kernel_options::hangs_up(socket.as_fd()) {
             return Poll::Ready(());
         }
         let mut over = self.over.borrow_mut();
@@ -349,6 +351,7 @@ impl KernelStream {
             },
         );
         // The connection may be over now, so wake the task that waits for that.
+        self.shut.set(true);
         if let Some(waker) = self.over.borrow_mut().waker.take() {
             waker.wake();
         }

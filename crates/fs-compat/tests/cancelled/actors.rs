@@ -1,16 +1,16 @@
 //! Futures that are polled by hand: only when they were woken, often dropped before they are ready,
 //! and sometimes polled with another waker, as when they move to another task.
 
-use tokio::io::Interest;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
+use tokio::io::Interest;
 
 /// A thousand times what an idle machine needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 30 });
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) type Call = Pin<Box<dyn Future<Output = ()>>>;
 

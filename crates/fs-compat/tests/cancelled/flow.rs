@@ -114,8 +114,9 @@ impl Flow {
 
     fn check_datagram(&self, got: &[u8], from: SocketAddr) {
         let n = self.read.get();
-        assert!(got == datagram(TO_PROGRAM, n), "datagram {n}: {} bytes are wrong", got.len());
-        assert_eq!(Some(from), self.peer.get());
+        let text = String::from_utf8_lossy(&got[..got.len().min(40)]);
+        assert_eq!(Some(from), self.peer.get(), "the sender of {text}");
+        assert!(got == datagram(TO_PROGRAM, n), "datagram {n}: {} bytes are wrong: {text}", got.len());
     }
 
     pub(crate) fn datagram(&self, buf: &mut [u8], f: impl FnOnce(&mut [u8]) -> io::Result<(usize, SocketAddr)>) {

@@ -350,15 +350,7 @@ kind!(
     |_: &Handle, at| local::UdpSocket::bind(at),
     only_local
 );
-kind!(
-    Net,
-    "net",
-    net,
-    net::TcpStream::connect_on,
-    net::TcpListener::bind_on,
-    net::UdpSocket::bind_on,
-    only_net
-);
+kind!(Net, "net", net, net::TcpStream::connect_on, net::TcpListener::bind_on, net::UdpSocket::bind_on, only_net);
 
 mod only_local {
     use super::*;

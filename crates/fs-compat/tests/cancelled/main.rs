@@ -38,7 +38,7 @@ pub(crate) struct World {
 
 /// The steps of one program, which are printed if it fails.
 pub(crate) struct Trace {
-    head: String,
+    pub(crate) head: String,
     steps: RefCell<Vec<String>>,
 }
 
@@ -111,8 +111,7 @@ fn on_core(seeds: Range<u64>, limit: Duration) {
 fn on_kernel(seeds: Range<u64>, limit: Duration) {
     let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).build().unwrap();
     let background = Background::start(runtime).unwrap();
-    let world =
-        World { runtime: background.handle(), at: IpAddr::V4(Ipv4Addr::LOCALHOST), peers: Peers::Kernel };
+    let world = World { runtime: background.handle(), at: IpAddr::V4(Ipv4Addr::LOCALHOST), peers: Peers::Kernel };
     // What the first use of a core opens stays open.
     play_both(&world, 0..1, limit);
     let before = sockets();
@@ -127,7 +126,7 @@ fn on_kernel(seeds: Range<u64>, limit: Duration) {
     background.shutdown(Duration::from_secs(10)).unwrap();
 }
 
-const ALWAYS: Range<u64> = 0..300;
+const ALWAYS: Range<u64> = 0..60;
 
 fn long() -> (Range<u64>, Duration) {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());

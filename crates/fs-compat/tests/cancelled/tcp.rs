@@ -17,7 +17,12 @@ enum Ours<K: Kind> {
 }
 
 /// Connects, after a few connects (or accepts) that are cancelled.
-async fn join<K: Kind>(world: &World, random: &mut fastrand::Rng, actors: &mut Actors, trace: &Trace) -> (K::Stream, Peer) {
+async fn join<K: Kind>(
+    world: &World,
+    random: &mut fastrand::Rng,
+    actors: &mut Actors,
+    trace: &Trace,
+) -> (K::Stream, Peer) {
     let done: Rc<RefCell<Vec<(K::Stream, SocketAddr)>>> = Rc::default();
     let (connects, cancelled) = (random.bool(), random.usize(..3));
     trace.add(("connects", connects, "after", cancelled));
@@ -95,7 +100,13 @@ struct State {
     shut_write: bool,
 }
 
-fn start<K: Kind>(ours: &Ours<K>, flow: &Rc<Flow>, world: &World, random: &mut fastrand::Rng, actors: &mut Actors) -> String {
+fn start<K: Kind>(
+    ours: &Ours<K>,
+    flow: &Rc<Flow>,
+    world: &World,
+    random: &mut fastrand::Rng,
+    actors: &mut Actors,
+) -> String {
     let op = Op::draw(random, matches!(ours, Ours::Split(..)));
     let is_net = K::NAME == "net";
     let (polls, drops) = (random.usize(..4), random.u8(..4) == 0);
@@ -299,9 +310,7 @@ async fn finish<K: Kind>(
         if flow.ended.get().is_none() && actors.waits_for("last") == 0 {
             let call = match ours {
                 Ours::Whole(stream) => Some(K::call(stream.clone(), flow.clone(), Op::Readable(9000))),
-                Ours::Split(reader, _) => {
-                    Lent::of(reader).map(|half| K::read_call(half, flow.clone(), Op::Read(9000)))
-                }
+                Ours::Split(reader, _) => Lent::of(reader).map(|half| K::read_call(half, flow.clone(), Op::Read(9000))),
             };
             if let Some(call) = call {
                 actors.start("last".into(), Some(Interest::READABLE), call, 0, false);

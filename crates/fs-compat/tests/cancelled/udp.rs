@@ -14,8 +14,8 @@ const MOST: u64 = 20;
 pub(crate) async fn program<K: Kind>(world: &World, random: &mut fastrand::Rng, trace: &Rc<Trace>) {
     trace.add("datagrams");
     let mut actors = Actors::default();
-    let socket = Rc::new(K::bind_udp(world.runtime.clone(), SocketAddr::new(world.at, 0)).await.unwrap());
     let (peer, stranger) = (world.peers.udp().await, world.peers.udp().await);
+    let socket = Rc::new(K::bind_udp(world.runtime.clone(), SocketAddr::new(world.at, 0)).await.unwrap());
     let (at, to) = (SocketAddr::new(world.at, K::udp_addr(&socket).port()), peer.addr());
     let flow = Rc::new(Flow::default());
     flow.peer.set(Some(to));
@@ -47,7 +47,7 @@ pub(crate) async fn program<K: Kind>(world: &World, random: &mut fastrand::Rng, 
             }
             10 if connected => {
                 trace.add("a stranger sends");
-                stranger.send(b"not for you", at);
+                stranger.send(trace.head.as_bytes(), at);
             }
             11 | 12 => trace.add(("cancelled", actors.cancel(random))),
             13 => trace.add(("moved", actors.moves(random))),
