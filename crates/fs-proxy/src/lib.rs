@@ -141,10 +141,22 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let metrics = Metrics::start(metrics, stats, counters.clone())?;
     let admin = admin.and_then(|admin| admin.start(metrics.shown()));
     let stack = args.stack.stack;
-    let (below, shared_logs) = (counters, logs.clone());
-    Reloader { file, stack, below, cores: count, current, metrics, admin, logs: shared_logs, is_succeeded: false }
-        .start(channel)?;
+    let (below, successor) = (counters, handover::Starting::default());
+    Reloader {
+        file,
+        stack,
+        below,
+        cores: count,
+        current,
+        metrics,
+        admin,
+        logs: logs.clone(),
+        successor: successor.clone(),
+        is_succeeded: false,
+    }
+    .start(channel)?;
     let result = cores.join();
+    successor.end();
     logs.finish();
     result
 }

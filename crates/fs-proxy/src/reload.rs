@@ -10,7 +10,7 @@
 use crate::access_log;
 use crate::admin::{Admin, Opened};
 use crate::config::{Config, ConfigError};
-use crate::handover::{self, Passed};
+use crate::handover::{Passed, Starting};
 use crate::metrics::Metrics;
 use crate::service;
 use crate::stats::Stats;
@@ -113,6 +113,7 @@ pub(crate) struct Reloader {
     pub(crate) metrics: Metrics,
     pub(crate) admin: Option<Admin>,
     pub(crate) logs: Logs,
+    pub(crate) successor: Starting,
     /// Another process has taken over.
     pub(crate) is_succeeded: bool,
 }
@@ -241,7 +242,7 @@ impl Reloader {
         let mut sockets: Vec<Passed> = sockets.into_iter().map(|(_, passed)| passed).collect();
         sockets.extend(self.metrics.passed()?);
         // Blocks this thread, which serves no connection: other signals wait until it is decided.
-        let process = handover::give(&sockets)?;
+        let process = self.successor.give(&sockets)?;
         self.is_succeeded = true;
         service::succeeded_by(process);
         self.metrics.leave();

@@ -370,7 +370,10 @@ fn end(
     });
     let left: Vec<_> = std::fs::read_dir(&world.folder).unwrap().flatten().map(|entry| entry.file_name()).collect();
     let known = ["admin1", "admin2", "log", "log.1"];
-    assert!(left.iter().all(|name| known.iter().any(|known| name == known)), "{left:?}");
+    let is_known = |name: &std::ffi::OsString| known.iter().any(|known| name == known);
+    // A successor that gets SIGTERM before it catches signals leaves its socket under its first name.
+    let is_stopped = world.said("SIGUSR2: starting") > world.said("serves; this one ends");
+    assert!(left.iter().all(is_known) || is_stopped, "{left:?}");
     for number in [1, 2] {
         assert!(world.admin(number, b"status\n").is_err(), "an admin socket answers");
     }
