@@ -139,7 +139,6 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let cores = Cores::start(&args.stack, start)?;
     let counters = cores.counters();
     let metrics = Metrics::start(metrics, stats, counters.clone())?;
-    let admin = admin.and_then(|admin| admin.start(metrics.shown()));
     let stack = args.stack.stack;
     let (below, successor) = (counters, handover::Starting::default());
     Reloader {
@@ -149,12 +148,12 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
         cores: count,
         current,
         metrics,
-        admin,
+        admin: None,
         logs: logs.clone(),
         successor: successor.clone(),
         is_succeeded: false,
     }
-    .start(channel)?;
+    .start(channel, admin)?;
     let result = cores.join();
     successor.end();
     logs.finish();

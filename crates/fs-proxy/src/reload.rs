@@ -69,6 +69,11 @@ impl Orders {
         }
     }
 
+    /// Reports that all cores serve. No order is given before.
+    pub(crate) fn serving(&self) {
+        self.answer(Ok(()));
+    }
+
     pub(crate) fn answer(&self, answer: anyhow::Result<()>) {
         // Without a receiver the process is ending.
         let _ = self.answers.send(answer);
@@ -119,11 +124,17 @@ pub(crate) struct Reloader {
 }
 
 impl Reloader {
-    /// Starts the thread that waits for signals. It ends with the process.
-    pub(crate) fn start(mut self, channel: Channel) -> anyhow::Result<()> {
+    /// Starts the thread that waits for signals, and serves `admin` once all cores serve. It ends
+    /// with the process.
+    pub(crate) fn start(mut self, channel: Channel, admin: Option<Opened>) -> anyhow::Result<()> {
         let Channel { runtime, mut hang_up, mut reopen, mut succeed, orders, mut answers } = channel;
         let run = move || {
             runtime.block_on(async {
+                // Before, the socket of another process would be replaced by one that may not serve.
+                if !matches!(answers.recv().await, Some(Ok(()))) {
+                    return;
+                }
+                self.admin = admin.and_then(|admin| admin.start(self.metrics.shown()));
                 let (mut lookup, mut reading) = (None, None);
                 // SIGHUP came while the file was read.
                 let mut again = false;

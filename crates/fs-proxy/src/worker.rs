@@ -53,7 +53,7 @@ pub(crate) async fn run(
     let prepared = worker.prepare(&first, &inherited).await?;
     drop(first);
     worker.switch(prepared);
-    worker.announce(&inherited)?;
+    worker.announce(&inherited, &orders)?;
     let mut pending = None;
     let result = loop {
         tokio::select! {
@@ -200,7 +200,7 @@ impl Worker {
         });
     }
 
-    fn announce(&self, inherited: &Inherited) -> anyhow::Result<()> {
+    fn announce(&self, inherited: &Inherited, orders: &Orders) -> anyhow::Result<()> {
         if self.core.index == 0 {
             for socket in &self.sockets {
                 service::say(format_args!("listening {} {}", socket.local_addr, socket.name()));
@@ -208,6 +208,7 @@ impl Worker {
         }
         if self.core.is_last_ready() {
             inherited.serving()?;
+            orders.serving();
             service::say(format_args!("ready"));
             service::ready();
         }
