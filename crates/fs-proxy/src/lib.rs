@@ -61,7 +61,7 @@ use metrics::Metrics;
 use reload::{Generation, Logs, Reloader};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Distributes HTTP or TCP connections over several servers.
 #[derive(Parser, Clone, Debug)]
@@ -127,7 +127,7 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     if let Some(bound) = &metrics {
         service::say(format_args!("metrics {}", bound.local_addr()?));
     }
-    let admin = config.admin.as_deref().map(admin::Opened::new).transpose()?;
+    let admin = Arc::new(Mutex::new(config.admin.as_deref().map(admin::Opened::new).transpose()?));
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
     let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
@@ -153,9 +153,10 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
         successor: successor.clone(),
         is_succeeded: false,
     }
-    .start(channel, admin)?;
+    .start(channel, admin.clone())?;
     let result = cores.join();
     successor.end();
+    drop(admin.lock().unwrap_or_else(PoisonError::into_inner).take());
     logs.finish();
     result
 }

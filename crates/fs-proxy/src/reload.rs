@@ -90,6 +90,9 @@ pub(crate) struct Channel {
     answers: Answers,
 }
 
+/// An admin socket that is not served yet. A process that ends before drops it, which removes its file.
+pub(crate) type Unserved = Arc<Mutex<Option<Opened>>>;
+
 /// The cores' replies to an order.
 type Answers = mpsc::UnboundedReceiver<anyhow::Result<()>>;
 
@@ -126,7 +129,7 @@ pub(crate) struct Reloader {
 impl Reloader {
     /// Starts the thread that waits for signals, and serves `admin` once all cores serve. It ends
     /// with the process.
-    pub(crate) fn start(mut self, channel: Channel, admin: Option<Opened>) -> anyhow::Result<()> {
+    pub(crate) fn start(mut self, channel: Channel, admin: Unserved) -> anyhow::Result<()> {
         let Channel { runtime, mut hang_up, mut reopen, mut succeed, orders, mut answers } = channel;
         let run = move || {
             runtime.block_on(async {
@@ -134,7 +137,9 @@ impl Reloader {
                 if !matches!(answers.recv().await, Some(Ok(()))) {
                     return;
                 }
-                self.admin = admin.and_then(|admin| admin.start(self.metrics.shown()));
+                let mut opened = admin.lock().unwrap_or_else(PoisonError::into_inner);
+                self.admin = opened.take().and_then(|admin| admin.start(self.metrics.shown()));
+                drop(opened);
                 let (mut lookup, mut reading) = (None, None);
                 // SIGHUP came while the file was read.
                 let mut again = false;
