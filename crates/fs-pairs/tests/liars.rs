@@ -69,25 +69,22 @@ fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 
 /// Descriptors of all kinds.
 struct Kinds {
-    /// The first end is closed first, so that the other one's close does not block.
     connections: Vec<(Option<TcpStream>, TcpStream)>,
+    /// The close of the second ends blocks until the first ones are closed, which are never sent.
+    lingering: Vec<(TcpStream, TcpStream)>,
     others: Vec<OwnedFd>,
 }
 
 impl Kinds {
     fn new(random: &mut fastrand::Rng, service: &Running) -> Self {
-        let connections = (0..6).map(|_| {
-            let (a, b) = connection();
-            // A close that would block: its bytes are never read.
-            if random.u8(..3) == 0 {
-                set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
-                a.set_nonblocking(true).expect("set");
-                while (&a).write(&[0; 1 << 16]).is_ok() {}
-            }
-            let is_open = random.u8(..4) > 0;
-            (is_open.then_some(b), a)
-        });
-        let connections = connections.collect();
+        let connections = (0..5).map(|_| connection()).map(|(a, b)| ((random.u8(..4) > 0).then_some(b), a)).collect();
+        let lingers = |(a, b): (TcpStream, TcpStream)| {
+            set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
+            a.set_nonblocking(true).expect("set");
+            while (&a).write(&[0; 1 << 16]).is_ok() {}
+            (b, a)
+        };
+        let lingering = (0..2).map(|_| lingers(connection())).collect();
         let pair = || rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (full, inside) = pair().expect("sockets");
         // A message with descriptors in it, one of which is its own end.
@@ -101,12 +98,13 @@ impl Kinds {
         others.push(rustix::fs::memfd_create("liar", MemfdFlags::CLOEXEC).expect("memory"));
         // An end of the service's own socket.
         others.extend(connect(service));
-        Kinds { connections, others }
+        Kinds { connections, lingering, others }
     }
 
     fn draw(&self, random: &mut fastrand::Rng) -> BorrowedFd<'_> {
         match random.usize(..self.others.len() + 12) {
             other if other < self.others.len() => self.others[other].as_fd(),
+            _ if random.u8(..4) == 0 => self.lingering[random.usize(..self.lingering.len())].1.as_fd(),
             _ => match &self.connections[random.usize(..self.connections.len())] {
                 (Some(b), _) if random.bool() => b.as_fd(),
                 (_, a) => a.as_fd(),
