@@ -156,6 +156,19 @@ async fn writer_waits_for_a_slow_reader() {
     .await;
 }
 
+/// As by shutdown(2), also if the peer does not read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_of_a_half_wakes_the_other_one() {
+    let runtimes = Runtimes::new();
+    let (_receiver, sender) = runtimes.joined().await;
+    let (reader, mut writer) = sender.into_split();
+    let wait = async { reader.ready(tokio::io::Interest::WRITABLE).await.unwrap() };
+    // Until nothing has fitted for a while.
+    while tokio::time::timeout(Duration::from_millis(500), writer.write(&[7; 100_000])).await.is_ok() {}
+    let shut = async { writer.shutdown().await.unwrap() };
+    assert!(within(async { tokio::join!(wait, shut).0 }).await.is_writable());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_have_their_kinds() {
     let runtimes = Runtimes::new();

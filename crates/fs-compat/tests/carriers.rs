@@ -140,6 +140,38 @@ fn connection_is_over_when_both_directions_end() {
     });
 }
 
+/// As of tokio's: of calls that are no poll functions, each one is woken, also next to one that was
+/// cancelled.
+#[test]
+fn several_calls_wait_for_one_kernel_connection() {
+    on_kernel(|| async {
+        let (client, served) = loopback().await;
+        let client = std::rc::Rc::new(client);
+        let peeks = || {
+            let client = client.clone();
+            tokio::task::spawn_local(async move { client.peek(&mut [0; 4]).await.unwrap() })
+        };
+        let borrows = || {
+            let client = client.clone();
+            tokio::task::spawn_local(async move { client.recv_borrowed().await.unwrap().len() })
+        };
+        let peeking = [peeks(), peeks(), peeks()];
+        fs_rt::turn().await;
+        peeking[2].abort();
+        served.try_write(b"two").unwrap();
+        for call in peeking.into_iter().take(2) {
+            assert_eq!(call.await.unwrap(), 3);
+        }
+        assert_eq!(client.try_read(&mut [0; 4]).unwrap(), 3);
+        let borrowing = [borrows(), borrows()];
+        fs_rt::turn().await;
+        borrowing[1].abort();
+        served.try_write(b"two").unwrap();
+        let [borrowing, _] = borrowing;
+        assert_eq!(borrowing.await.unwrap(), 3);
+    });
+}
+
 #[test]
 fn out_of_band_data_over_the_kernel() {
     on_kernel(|| async {
@@ -147,6 +179,43 @@ fn out_of_band_data_over_the_kernel() {
         assert_eq!(client.try_send_out_of_band(b"!").unwrap(), 1);
         assert_eq!(served.recv_out_of_band().await.unwrap(), b'!');
         assert_eq!(served.try_recv_out_of_band().unwrap_err().kind(), ErrorKind::InvalidInput, "once");
+    });
+}
+
+/// The second direction is shut here, which readiness does not say at once.
+#[test]
+fn own_shutdown_completes_poll_closed() {
+    on_kernel(|| async {
+        let (client, mut served) = loopback().await;
+        let (client, mut buf) = (std::rc::Rc::new(client), [0; 4]);
+        served.shutdown_now(std::net::Shutdown::Write).unwrap();
+        assert_eq!(client.peek(&mut buf).await.unwrap(), 0);
+        let waits = client.clone();
+        let waits = tokio::task::spawn_local(async move { std::future::poll_fn(|cx| waits.poll_closed(cx)).await });
+        fs_rt::turn().await;
+        assert!(!waits.is_finished(), "one direction is open");
+        client.shutdown_now(std::net::Shutdown::Write).unwrap();
+        waits.await.unwrap();
+        assert_eq!(served.read(&mut buf).await.unwrap(), 0);
+    });
+}
+
+/// A closed connection is no work of the engine.
+#[test]
+fn kernel_connections_are_counted_until_they_close() {
+    on_kernel(|| async {
+        let runtime = fs_rt::CoreRef::require().unwrap().handle();
+        let counted = async |number| {
+            while runtime.stats()[0].kernel_connections != number {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let ends = loopback().await;
+        counted(2).await;
+        // Everything else is over, and counted.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(ends);
+        counted(0).await;
     });
 }
 

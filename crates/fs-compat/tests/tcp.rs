@@ -158,6 +158,32 @@ fn other_half_stays_open_after_half_close() {
     );
 }
 
+/// As by shutdown(2), a writer that waits for room fails at once, also if the peer does not read.
+#[test]
+fn shutdown_ends_a_write_that_waits() {
+    both(
+        |_| async {
+            let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
+            let _unread = listener.accept().await.unwrap();
+            fs_rt::shutdown_signal().await;
+        },
+        |_| async {
+            let stream = TcpStream::connect(server(7)).await.unwrap();
+            while !matches!(stream.try_write(&[0; 100_000]), Err(full) if full.kind() == ErrorKind::WouldBlock) {}
+            let write = async {
+                stream.writable().await.unwrap();
+                stream.try_write(b"more").unwrap_err().kind()
+            };
+            let shut = async { stream.shutdown_now(std::net::Shutdown::Write).unwrap() };
+            let both = async { tokio::join!(write, shut).0 };
+            // Earlier than the stack gives up a peer that does not read.
+            let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
+            assert_eq!(ended.expect("the writer still waits"), ErrorKind::BrokenPipe);
+            stream.set_zero_linger().unwrap();
+        },
+    );
+}
+
 #[test]
 fn unread_data_and_zero_linger_reset() {
     both(

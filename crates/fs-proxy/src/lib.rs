@@ -61,7 +61,7 @@ use metrics::Metrics;
 use reload::{Generation, Logs, Reloader};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Distributes HTTP or TCP connections over several servers.
 #[derive(Parser, Clone, Debug)]
@@ -127,7 +127,7 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     if let Some(bound) = &metrics {
         service::say(format_args!("metrics {}", bound.local_addr()?));
     }
-    let admin = config.admin.as_deref().map(admin::Opened::new).transpose()?;
+    let admin = Arc::new(Mutex::new(config.admin.as_deref().map(admin::Opened::new).transpose()?));
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
     let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
@@ -139,12 +139,24 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let cores = Cores::start(&args.stack, start)?;
     let counters = cores.counters();
     let metrics = Metrics::start(metrics, stats, counters.clone())?;
-    let admin = admin.and_then(|admin| admin.start(metrics.shown()));
     let stack = args.stack.stack;
-    let (below, shared_logs) = (counters, logs.clone());
-    Reloader { file, stack, below, cores: count, current, metrics, admin, logs: shared_logs, is_succeeded: false }
-        .start(channel)?;
+    let (below, successor) = (counters, handover::Starting::default());
+    Reloader {
+        file,
+        stack,
+        below,
+        cores: count,
+        current,
+        metrics,
+        admin: None,
+        logs: logs.clone(),
+        successor: successor.clone(),
+        is_succeeded: false,
+    }
+    .start(channel, admin.clone())?;
     let result = cores.join();
+    successor.end();
+    drop(admin.lock().unwrap_or_else(PoisonError::into_inner).take());
     logs.finish();
     result
 }

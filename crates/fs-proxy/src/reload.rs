@@ -10,7 +10,7 @@
 use crate::access_log;
 use crate::admin::{Admin, Opened};
 use crate::config::{Config, ConfigError};
-use crate::handover::{self, Passed};
+use crate::handover::{Passed, Starting};
 use crate::metrics::Metrics;
 use crate::service;
 use crate::stats::Stats;
@@ -69,6 +69,11 @@ impl Orders {
         }
     }
 
+    /// Reports that all cores serve. No order is given before.
+    pub(crate) fn serving(&self) {
+        self.answer(Ok(()));
+    }
+
     pub(crate) fn answer(&self, answer: anyhow::Result<()>) {
         // Without a receiver the process is ending.
         let _ = self.answers.send(answer);
@@ -84,6 +89,9 @@ pub(crate) struct Channel {
     orders: watch::Sender<Order>,
     answers: Answers,
 }
+
+/// An admin socket that is not served yet. A process that ends before drops it, which removes its file.
+pub(crate) type Unserved = Arc<Mutex<Option<Opened>>>;
 
 /// The cores' replies to an order.
 type Answers = mpsc::UnboundedReceiver<anyhow::Result<()>>;
@@ -113,16 +121,25 @@ pub(crate) struct Reloader {
     pub(crate) metrics: Metrics,
     pub(crate) admin: Option<Admin>,
     pub(crate) logs: Logs,
+    pub(crate) successor: Starting,
     /// Another process has taken over.
     pub(crate) is_succeeded: bool,
 }
 
 impl Reloader {
-    /// Starts the thread that waits for signals. It ends with the process.
-    pub(crate) fn start(mut self, channel: Channel) -> anyhow::Result<()> {
+    /// Starts the thread that waits for signals, and serves `admin` once all cores serve. It ends
+    /// with the process.
+    pub(crate) fn start(mut self, channel: Channel, admin: Unserved) -> anyhow::Result<()> {
         let Channel { runtime, mut hang_up, mut reopen, mut succeed, orders, mut answers } = channel;
         let run = move || {
             runtime.block_on(async {
+                // Before, the socket of another process would be replaced by one that may not serve.
+                if !matches!(answers.recv().await, Some(Ok(()))) {
+                    return;
+                }
+                let mut opened = admin.lock().unwrap_or_else(PoisonError::into_inner);
+                self.admin = opened.take().and_then(|admin| admin.start(self.metrics.shown()));
+                drop(opened);
                 let (mut lookup, mut reading) = (None, None);
                 // SIGHUP came while the file was read.
                 let mut again = false;
@@ -241,7 +258,7 @@ impl Reloader {
         let mut sockets: Vec<Passed> = sockets.into_iter().map(|(_, passed)| passed).collect();
         sockets.extend(self.metrics.passed()?);
         // Blocks this thread, which serves no connection: other signals wait until it is decided.
-        let process = handover::give(&sockets)?;
+        let process = self.successor.give(&sockets)?;
         self.is_succeeded = true;
         service::succeeded_by(process);
         self.metrics.leave();

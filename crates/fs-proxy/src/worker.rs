@@ -53,7 +53,7 @@ pub(crate) async fn run(
     let prepared = worker.prepare(&first, &inherited).await?;
     drop(first);
     worker.switch(prepared);
-    worker.announce(&inherited);
+    worker.announce(&inherited, &orders)?;
     let mut pending = None;
     let result = loop {
         tokio::select! {
@@ -200,17 +200,19 @@ impl Worker {
         });
     }
 
-    fn announce(&self, inherited: &Inherited) {
+    fn announce(&self, inherited: &Inherited, orders: &Orders) -> anyhow::Result<()> {
         if self.core.index == 0 {
             for socket in &self.sockets {
                 service::say(format_args!("listening {} {}", socket.local_addr, socket.name()));
             }
         }
         if self.core.is_last_ready() {
+            inherited.serving()?;
+            orders.serving();
             service::say(format_args!("ready"));
             service::ready();
-            inherited.serving();
         }
+        Ok(())
     }
 
     /// Adds further descriptors of its sockets, for another process. On fastsock, the cores' listeners

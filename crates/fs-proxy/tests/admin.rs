@@ -97,6 +97,25 @@ fn servers_are_drained_and_restored_at_run_time() {
     std::fs::remove_file(&config).unwrap();
 }
 
+/// A second process with the same file, for example, whose cores find the port in use.
+#[test]
+fn process_that_cannot_serve_leaves_the_socket_of_another_one() {
+    let path = temp_path("admin.sock");
+    let proxy = start(&[http_backend(|_| ok("one"))], &path, "");
+    let text = std::fs::read_to_string(&proxy.config).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("address = \"{}\"", taken.local_addr().unwrap());
+    let config = write_config(&text.replace("address = \"127.0.0.1:0\"", &address));
+    // The cores fail while the first thread goes on.
+    for _ in 0..20 {
+        let error = run(&["--config", config.to_str().unwrap()]).unwrap_err();
+        assert!(error.contains("Address already in use"), "{error}");
+        assert!(run(&["admin", "--socket", path.to_str().unwrap(), "status"]).unwrap().contains("up"));
+    }
+    std::fs::remove_file(&config).unwrap();
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn commands_of_any_bytes_do_no_harm() {
     let one = http_backend(|_| ok("one"));

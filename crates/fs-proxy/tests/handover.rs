@@ -189,6 +189,31 @@ fn successor_that_cannot_start_changes_nothing() {
     assert!(descriptors < 60, "{descriptors} descriptors after two attempts");
 }
 
+/// SIGTERM while a successor starts ends both: nobody knows the successor yet.
+#[test]
+fn successor_does_not_outlive_a_process_that_ends_first() {
+    let text = config(server(Arc::default()));
+    let mut family = Family::start(&text);
+    let (file, addr) = (family.proxy.config.clone(), family.proxy.program.addrs[0]);
+    // The successor reads a pipe until it is told to end.
+    std::fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    family.signal(Signal::User2);
+    let mut writing = None;
+    eventually("the successor reads its file", || {
+        writing = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&file).ok();
+        writing.is_some()
+    });
+    family.signal(Signal::Terminate);
+    assert!(family.proxy.program.wait().success());
+    // It may have ended already.
+    let _ = writing.unwrap().write_all(text.as_bytes());
+    eventually("no process serves", || TcpStream::connect(addr).is_err());
+    // Time for a successor that must not be.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(TcpStream::connect(addr).is_err());
+}
+
 /// A listener that the new configuration does not have is closed, and a new one is opened.
 #[test]
 fn successor_uses_the_configuration_of_its_start() {

@@ -144,6 +144,13 @@ pub(super) fn queued(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     Ok((read as u32, unacked as u32))
 }
 
+/// Returns true if poll(2) reports POLLHUP: both directions have ended, or the connection was reset.
+pub(super) fn hangs_up(fd: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut asked = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
+    poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().contains(PollFlags::HUP)
+}
+
 /// Bytes of `struct tcp_info` to read, as of Linux 6.12. An older kernel leaves the last ones 0.
 const INFO: usize = 256;
 

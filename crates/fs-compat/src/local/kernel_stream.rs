@@ -9,7 +9,7 @@ use crate::local::kernel_options::{apply, info, receive_flags, send_flags};
 use fs_core::{Error, TcpInfo, TcpOptions};
 use fs_rt::{Carrier, CoreRef, Counted, PortLease};
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -29,6 +29,8 @@ pub(super) struct KernelStream {
     options: Cell<TcpOptions>,
     carrier: Carrier,
     over: RefCell<Over>,
+    /// A direction was shut here: readiness may not say so yet.
+    shut: Cell<bool>,
     _counted: Counted,
 }
 
@@ -49,7 +51,7 @@ impl KernelStream {
     pub(super) fn new(core: CoreRef, socket: TcpStream, carrier: Carrier, options: TcpOptions) -> Self {
         let counted = core.count_kernel_stream(socket.local_addr(), socket.peer_addr(), carrier);
         let (options, over) = (Cell::new(options), RefCell::default());
-        Self { core, socket: Rc::new(socket), options, carrier, over, _counted: counted }
+        Self { core, socket: Rc::new(socket), options, carrier, over, shut: Cell::new(false), _counted: counted }
     }
 
     /// Wraps a connection that a listener with these options accepted.
@@ -152,7 +154,7 @@ impl KernelStream {
     /// Ready when both directions have ended, or the connection was reset.
     pub(super) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Ok(socket) = self.here() else { return Poll::Ready(()) };
-        if is_over(socket) {
+        if is_over(socket) || self.shut.get() && crate::local::kernel_options::hangs_up(socket.as_fd()) {
             return Poll::Ready(());
         }
         let mut over = self.over.borrow_mut();
@@ -204,30 +206,45 @@ impl KernelStream {
         self.here()?.poll_peek(cx, buf)
     }
 
-    /// Reads into a frame of the core. This copies once, unlike on the core's own connections.
+    /// Any number of tasks may wait here. tokio's poll functions keep only the last waker.
+    pub(super) async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.here()?.peek(buf).await
+    }
+
     pub(super) fn poll_borrowed(&self, cx: &mut Context<'_>) -> Poll<io::Result<BorrowedBytes>> {
-        let socket = self.here()?;
         loop {
-            ready!(socket.poll_read_ready(cx))?;
-            let Some(mut room) = SendBuffer::alloc(self.core.clone()) else {
-                return Poll::Ready(Err(crate::to_io_error(Error::NoBuffers)));
-            };
-            let spare = room.spare_mut();
-            let most = spare.len().min(PIECE);
-            match socket.try_read(&mut spare[..most]) {
+            ready!(self.here()?.poll_read_ready(cx))?;
+            match self.try_borrowed() {
                 Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok(0) => return Poll::Ready(Ok(BorrowedBytes::end_of_stream(self.core.clone()))),
-                Ok(n) => {
-                    room.advance(n);
-                    let bytes = match room.into_frame() {
-                        Some(frame) => BorrowedBytes::new(self.core.clone(), frame),
-                        None => BorrowedBytes::end_of_stream(self.core.clone()),
-                    };
-                    return Poll::Ready(Ok(bytes));
-                }
+                received => return Poll::Ready(received),
             }
         }
+    }
+
+    /// As [`KernelStream::peek`], for any number of tasks.
+    pub(super) async fn recv_borrowed(&self) -> io::Result<BorrowedBytes> {
+        loop {
+            self.here()?.readable().await?;
+            match self.try_borrowed() {
+                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
+                received => return received,
+            }
+        }
+    }
+
+    /// Reads into a frame of the core. This copies once, unlike on the core's own connections.
+    fn try_borrowed(&self) -> io::Result<BorrowedBytes> {
+        let socket = self.here()?;
+        let mut room = SendBuffer::alloc(self.core.clone()).ok_or_else(|| crate::to_io_error(Error::NoBuffers))?;
+        let spare = room.spare_mut();
+        let most = spare.len().min(PIECE);
+        let n = socket.try_read(&mut spare[..most])?;
+        room.advance(n);
+        let frame = if n > 0 { room.into_frame() } else { None };
+        Ok(match frame {
+            Some(frame) => BorrowedBytes::new(self.core.clone(), frame),
+            None => BorrowedBytes::end_of_stream(self.core.clone()),
+        })
     }
 
     // ---- writing
@@ -275,12 +292,15 @@ impl KernelStream {
     }
 
     /// If this is cancelled, the part that was sent stays sent: the kernel has no frames to give
-    /// back.
+    /// back. As [`KernelStream::peek`], for any number of tasks.
     pub(super) async fn send_buffer(&self, buffer: SendBuffer) -> io::Result<()> {
         let mut left = &buffer[..];
         while !left.is_empty() {
-            let n = poll_fn(|cx| self.poll_send(cx, left)).await?;
-            left = &left[n..];
+            self.here()?.writable().await?;
+            match self.try_write(left) {
+                Err(full) if full.kind() == io::ErrorKind::WouldBlock => {}
+                sent => left = &left[sent?..],
+            }
         }
         Ok(())
     }
@@ -331,6 +351,7 @@ impl KernelStream {
             },
         );
         // The connection may be over now, so wake the task that waits for that.
+        self.shut.set(true);
         if let Some(waker) = self.over.borrow_mut().waker.take() {
             waker.wake();
         }

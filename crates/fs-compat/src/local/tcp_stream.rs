@@ -180,7 +180,7 @@ impl TcpStream {
     // ---- readiness
 
     /// Completes when the connection is over: both directions have ended, or it was reset
-    /// ([`TcpStream::take_error`]).
+    /// ([`TcpStream::take_error`]). On a kernel connection, only the last task that polled is woken.
     pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
         by!(self, own => own.poll_closed(cx), other => other.poll_closed(cx))
     }
@@ -200,12 +200,12 @@ impl TcpStream {
         self.ready(Interest::WRITABLE).await.map(drop)
     }
 
-    /// Like [`TcpStream::readable`].
+    /// Like [`TcpStream::readable`]. On a kernel connection, only the last task that polled is woken.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         by!(self, own => own.poll_ready(cx, Interest::READABLE).map_ok(drop), other => other.poll_read_ready(cx))
     }
 
-    /// Like [`TcpStream::writable`].
+    /// Like [`TcpStream::writable`]. On a kernel connection, only the last task that polled is woken.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         by!(self, own => own.poll_ready(cx, Interest::WRITABLE).map_ok(drop), other => other.poll_write_ready(cx))
     }
@@ -240,11 +240,14 @@ impl TcpStream {
 
     /// Reads bytes and leaves them in the queue.
     pub async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut buf = ReadBuf::new(buf);
-        poll_fn(|cx| self.poll_peek(cx, &mut buf)).await
+        let mut part = ReadBuf::new(buf);
+        match &self.by {
+            By::Core(_) => poll_fn(|cx| self.poll_peek(cx, &mut part)).await,
+            By::Kernel(other) => other.peek(buf).await,
+        }
     }
 
-    /// Like [`TcpStream::peek`].
+    /// Like [`TcpStream::peek`]. On a kernel connection, only the last task that polled is woken.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         let own = match &self.by {
             By::Core(own) => own,
@@ -280,10 +283,11 @@ impl TcpStream {
     /// Returns the next received bytes in the frame in which they arrived, without a copy. Bytes
     /// from the kernel are copied once.
     pub async fn recv_borrowed(&self) -> io::Result<BorrowedBytes> {
-        poll_fn(|cx| self.poll_recv_borrowed(cx)).await
+        by!(self, _own => poll_fn(|cx| self.poll_recv_borrowed(cx)).await, other => other.recv_borrowed().await)
     }
 
-    /// Like [`TcpStream::recv_borrowed`].
+    /// Like [`TcpStream::recv_borrowed`]. On a kernel connection, only the last task that polled is
+    /// woken.
     pub fn poll_recv_borrowed(&self, cx: &mut Context<'_>) -> Poll<io::Result<BorrowedBytes>> {
         let own = match &self.by {
             By::Core(own) => own,

@@ -234,6 +234,10 @@ impl SharedStream {
     pub(super) fn ask(&self, flags: u8) {
         self.flags.fetch_or(flags, Ordering::AcqRel);
         self.call.call();
+        // Writes fail from now on, also while the ring is full.
+        if flags & SHUT != 0 {
+            self.wake_writers();
+        }
     }
 
     /// Reads received bytes: `take` returns how many of them it used. Returns `None` if there are

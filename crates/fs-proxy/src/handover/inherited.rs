@@ -95,14 +95,15 @@ impl Inherited {
         let passed = all.iter().find(|passed| passed.role == Role::Metrics(address));
         passed.map(|passed| passed.socket.try_clone().map(TcpListener::from)).transpose()
     }
+
     /// Called when all cores serve: closes the sockets that are left, and notifies the predecessor.
-    pub(crate) fn serving(&self) {
+    ///
+    /// # Errors
+    /// If the predecessor has ended. It was told to, or killed, and nobody knows this process.
+    pub(crate) fn serving(&self) -> anyhow::Result<()> {
         self.lock().clear();
-        if let Some(predecessor) = &self.predecessor
-            && let Err(error) = send(predecessor, SERVING, None)
-        {
-            tracing::warn!("the previous process does not know that this one serves: {error}");
-        }
+        let told = self.predecessor.as_ref().map(|predecessor| send(predecessor, SERVING, None));
+        told.transpose().context("the previous process has ended before this one served").map(drop)
     }
 }
 

@@ -14,6 +14,6 @@ mod give;
 mod inherited;
 mod message;
 
-pub(crate) use give::give;
+pub(crate) use give::Starting;
 pub(crate) use inherited::Inherited;
 pub(crate) use message::{Passed, Role};

@@ -52,7 +52,7 @@ pub(crate) struct Reactor {
     /// Work was done since the last publication.
     unpublished: bool,
     /// [`Reactor::in_use`] as last published.
-    published: (usize, usize),
+    published: (usize, usize, u64),
 }
 
 impl Reactor {
@@ -83,7 +83,7 @@ impl Reactor {
             timer_at: None,
             published_at: now,
             unpublished: true,
-            published: (0, 0),
+            published: (0, 0, 0),
         })
     }
 
@@ -220,9 +220,9 @@ impl Reactor {
 
     /// Numbers of connections and frames. Calls of tasks change them without a turn that has work,
     /// such as the drop of a stream in TIME-WAIT.
-    fn in_use(&self) -> (usize, usize) {
+    fn in_use(&self) -> (usize, usize, u64) {
         let stack = self.core.stack.borrow();
-        (stack.tcp_connections(), stack.pool().in_use())
+        (stack.tcp_connections(), stack.pool().in_use(), self.core.kernel_streams.get())
     }
 }
 

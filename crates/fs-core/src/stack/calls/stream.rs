@@ -188,7 +188,12 @@ impl<P: FramePool> Stack<P> {
                 if how != Shutdown::Read {
                     self.queue_fin(index);
                 }
-                let ready = if how == Shutdown::Write { Ready::default() } else { Ready::READ };
+                // Calls that wait end by it.
+                let ready = match how {
+                    Shutdown::Read => Ready::READ,
+                    Shutdown::Write => Ready::WRITE,
+                    Shutdown::Both => Ready::READ | Ready::WRITE,
+                };
                 self.schedule(index, ready);
                 Ok(())
             }
