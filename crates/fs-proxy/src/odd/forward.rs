@@ -204,7 +204,8 @@ fn complain_of_answer(used: &Use, error: Option<&hyper::Error>) {
     }
 }
 
-/// The limit applies to the server: it starts when the server has the whole request.
+/// The limit applies to the server: it starts when the server has the whole request, or, after an
+/// upload, with the next period of that length.
 async fn wait_for_answer<T>(
     answer: impl Future<Output = T>,
     limit: std::time::Duration,
@@ -216,7 +217,7 @@ async fn wait_for_answer<T>(
         match timeout(limit, answer.as_mut()).await {
             Ok(answer) => return Some(answer),
             // During a long upload the server is not slow. A stalled upload has its own limit.
-            Err(_) if !progress.done.get() && progress.bytes.get() != before => {}
+            Err(_) if progress.bytes.get() != before => {}
             Err(_) => return None,
         }
     }
@@ -344,4 +345,25 @@ fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {
     *response.status_mut() = StatusCode::from_u16(refusal.0).unwrap_or(StatusCode::BAD_GATEWAY);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::sleep;
+
+    /// An upload that ends within the first limit takes no time from the server's.
+    #[tokio::test]
+    async fn limit_of_an_answer_starts_after_the_upload() {
+        let (limit, progress) = (Duration::from_millis(200), Progress::default());
+        let answer = async {
+            sleep(limit / 10).await;
+            progress.bytes.set(1);
+            progress.done.set(true);
+            sleep(limit).await;
+        };
+        assert_eq!(wait_for_answer(answer, limit, &progress).await, Some(()));
+        assert_eq!(wait_for_answer(std::future::pending::<()>(), limit, &progress).await, None);
+    }
 }
