@@ -136,6 +136,30 @@ fn trailers_pass_and_broken_responses_are_reset() {
     });
 }
 
+/// RFC 9110 9.3.2. A client takes a body for an error of the stream.
+#[test]
+fn own_answers_to_head_have_no_body() {
+    let identity = Identity::new();
+    let routes = "[[listener.route]]\npaths = [\"/old\"]\nredirect = \"https://new.example/\"\n\
+                  [[listener.route]]\npaths = [\"/dead\"]\nupstream = \"u\"\n[[upstream]]";
+    let text = identity.listener("http", nobody(), "").replace("upstream = \"u\"\ntls", "tls");
+    let config = write_config(&text.replace("[[upstream]]", routes));
+    let proxy = Proxy { program: start_program(&config), config };
+    run(async {
+        let (mut sender, _connection) = open(&identity, proxy.addr()).await;
+        for (path, status, length) in [("/old", 308, "23"), ("/dead", 502, "31"), ("/", 404, "31")] {
+            let mut request = request(path, Vec::new());
+            *request.method_mut() = http::Method::HEAD;
+            let response = sender.send_request(request).await.unwrap();
+            assert_eq!(
+                (response.status().as_u16(), &response.headers()["content-length"]),
+                (status, &length.parse::<http::HeaderValue>().unwrap())
+            );
+            assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty(), "{path}");
+        }
+    });
+}
+
 #[test]
 fn clients_choose_and_the_configuration_can_refuse() {
     let identity = Identity::new();

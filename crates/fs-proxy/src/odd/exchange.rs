@@ -61,6 +61,10 @@ impl Exchange {
         }
     }
 
+    pub(crate) fn is_head(&self) -> bool {
+        self.method == Method::HEAD
+    }
+
     /// Keeps the fields that the log has, of the request as the server gets it.
     pub(crate) fn keep_fields(&mut self, headers: &HeaderMap) {
         if self.site.logs_fields() {

@@ -341,8 +341,15 @@ fn redirect(status: u16, location: &str, exchange: Exchange) -> Response<WebBody
 
 fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {
     exchange.status = refusal.0;
-    let mut response = Response::new(WebBody::text(refusal.text(), exchange));
+    let mut text = refusal.text();
+    let length = HeaderValue::from(text.len());
+    if exchange.is_head() {
+        // hyper omits the body for HTTP/1.1 only.
+        text.clear();
+    }
+    let mut response = Response::new(WebBody::text(text, exchange));
     *response.status_mut() = StatusCode::from_u16(refusal.0).unwrap_or(StatusCode::BAD_GATEWAY);
+    response.headers_mut().insert(header::CONTENT_LENGTH, length);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response
 }
