@@ -141,9 +141,19 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let metrics = Metrics::start(metrics, stats, counters.clone())?;
     let admin = admin.and_then(|admin| admin.start(metrics.shown()));
     let stack = args.stack.stack;
-    let (below, shared_logs) = (counters, logs.clone());
-    Reloader { file, stack, below, cores: count, current, metrics, admin, logs: shared_logs, is_succeeded: false }
-        .start(channel)?;
+    let reloader = Reloader {
+        file,
+        stack,
+        below: counters,
+        cores: count,
+        lookup_interval: current.config.lookup_interval(),
+        current,
+        metrics,
+        admin,
+        logs: logs.clone(),
+        is_succeeded: false,
+    };
+    reloader.start(channel)?;
     let result = cores.join();
     logs.finish();
     result

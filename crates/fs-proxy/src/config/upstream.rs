@@ -198,7 +198,7 @@ impl UpstreamConfig {
     /// Looks up the names of servers. Each address of a name is a server.
     ///
     /// # Errors
-    /// If a name has no address.
+    /// If a name has no address. Then it has no servers, and is looked up again soon.
     pub(super) fn look_up(&mut self) -> Result<(), String> {
         let mut servers = Vec::new();
         let mut lookups = Lookups::default();
