@@ -226,3 +226,48 @@ fn invalid_lengths_in_responses_without_a_body_are_not_passed_on() {
         }
     }
 }
+
+/// Responses before the end of the request's body. A close at once would be a reset, which may discard what
+/// the client has not read yet (RFC 9112 9.6).
+#[test]
+fn early_response_arrives_during_an_upload() {
+    let server = backend(|stream| {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line)?;
+        }
+        (&stream).write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")?;
+        // A server that is careful too.
+        stream.shutdown(Shutdown::Write)?;
+        reader.read_to_end(&mut Vec::new()).map(drop)
+    });
+    let framings = [("Content-Length: 20000000", ""), ("Transfer-Encoding: chunked", "10000\r\n")];
+    for path in PATHS {
+        let config = write_config(&format!(
+            "{path}\n[[listener]]\naddress = \"{}:0\"\nmode = \"http\"\n\
+             [[listener.route]]\npaths = [\"/server\"]\nupstream = \"u\"\n\
+             [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n",
+            proxy_ip()
+        ));
+        let proxy = Proxy { program: start_program(&config), config };
+        for (target, status) in [("/server", "413"), ("/nowhere", "404")] {
+            for (framing, size) in framings.into_iter().cycle().take(4) {
+                let mut stream = proxy.connect();
+                write!(stream, "POST {target} HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n").unwrap();
+                stream.peek(&mut [0]).unwrap();
+                let end = if size.is_empty() { "" } else { "\r\n" };
+                let piece = [size.as_bytes(), &[b'x'; 0x10000], end.as_bytes()].concat();
+                // More than the buffers of both sides.
+                let sent = (0..305).try_for_each(|_| stream.write_all(&piece));
+                assert!(sent.is_ok(), "{path}, {target}, {framing}: {sent:?}");
+                stream.shutdown(Shutdown::Write).unwrap();
+                let mut answer = Vec::new();
+                let read = stream.read_to_end(&mut answer);
+                assert!(read.is_ok(), "{path}, {target}, {framing}: {read:?}");
+                assert_eq!(&answer[9..12], status.as_bytes(), "{path}, {framing}");
+            }
+        }
+    }
+}
