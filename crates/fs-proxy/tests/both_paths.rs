@@ -271,3 +271,27 @@ fn early_response_arrives_during_an_upload() {
         }
     }
 }
+
+/// RFC 9110 6.5.1: a recipient may merge trailers into the head.
+#[test]
+fn trailers_have_no_fields_of_a_head() {
+    let trailers = "0\r\nX-Sum: 7\r\nX-Real-IP: evil\r\nX-Forwarded-For: evil\r\nVia: evil\r\n\r\n";
+    let head = "Trailer: X-Sum, X-Real-IP, X-Forwarded-For, Via\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
+    let addr = backend(move |mut stream| {
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") || !seen.windows(5).any(|end| end == b"\r\n0\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            seen.push(byte[0]);
+        }
+        let seen = String::from_utf8_lossy(&seen).replace("\r\n", " ");
+        write!(stream, "HTTP/1.1 200 OK\r\n{head}{:x}\r\n{seen}\r\n{trailers}", seen.len())
+    });
+    for path in PATHS {
+        let proxy = Proxy::start("http", &[addr], path, "");
+        let ask = format!("POST / HTTP/1.1\r\nHost: x\r\nConnection: close, TE\r\nTE: trailers\r\n{head}{trailers}");
+        let answer = proxy.ask(&ask).to_lowercase();
+        assert_eq!(answer.matches("x-sum: 7").count(), 2, "{path}: {answer}");
+        assert!(!answer.contains("evil"), "{path}: {answer}");
+    }
+}
