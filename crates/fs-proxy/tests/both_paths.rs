@@ -295,3 +295,23 @@ fn trailers_have_no_fields_of_a_head() {
         assert!(!answer.contains("evil"), "{path}: {answer}");
     }
 }
+
+/// A server that has closed an idle connection has not failed. Only the request on it has.
+#[test]
+fn server_that_closes_kept_connections_keeps_its_share() {
+    for path in PATHS {
+        let closing = backend(|stream| {
+            let mut writer = stream.try_clone()?;
+            let mut reader = BufReader::new(stream);
+            read_request(&mut reader)?;
+            writer.write_all(&ok("closing"))?;
+            read_request(&mut reader).map(drop)
+        });
+        let proxy = Proxy::start("http", &[closing, http_backend(|_| ok("other"))], path, "");
+        let two = || [(); 2].map(|()| body_of(&proxy.get("/")).to_owned());
+        assert_eq!(two(), ["closing", "other"], "{path}");
+        let post = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx";
+        assert!(proxy.ask(post).starts_with("HTTP/1.1 502"), "{path}");
+        assert_eq!(two(), ["other", "closing"], "{path}");
+    }
+}

@@ -177,7 +177,9 @@ async fn attempts(
             (None, Some(replay)) => replay.into_request(),
             (None, None) => {
                 complain_of_answer(&used, error.as_ref());
-                used.server().failed();
+                if !reused {
+                    used.server().failed();
+                }
                 return Err(Refusal::BROKE_OFF);
             }
         };
