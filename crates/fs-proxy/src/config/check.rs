@@ -27,6 +27,11 @@ impl Config {
             if self.listeners[..number].iter().any(taken) {
                 return Err((Some(at), format!("a second listener on {address}")));
             }
+            let name = listener.name();
+            if self.listeners[..number].iter().any(|other| other.name() == name && other.mode == listener.mode) {
+                let message = format!("a second listener named `{name}`: give it another `name`, for its metrics");
+                return Err((Some(at), message));
+            }
             if listener.upstream.is_none() && listener.routes.is_empty() {
                 return Err((Some(at), format!("the listener on {address} has neither an upstream nor a route")));
             }

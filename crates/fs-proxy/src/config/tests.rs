@@ -100,6 +100,16 @@ fn duplicates_and_empty_lists_are_errors() {
     assert!(load("").unwrap_err().contains("listener"));
     let listener = "\n[[listener]]\naddress = \"127.0.0.1:80\"\nmode = \"tcp\"\nupstream = \"web\"\n";
     assert!(load(&(GOOD.to_owned() + listener)).unwrap_err().contains("second listener"));
+    // Their counters would be the same series.
+    let named = |name: &str| {
+        let listener = listener.replace("127.0.0.1:80", "127.0.0.1:0").replace("tcp", "http");
+        GOOD.to_owned() + &[&*listener, &listener].map(|listener| format!("{listener}{name}\n")).concat()
+    };
+    for name in ["", "name = \"front\""] {
+        assert!(load(&named(name)).unwrap_err().contains("second listener named"), "{name}");
+    }
+    let other_mode = named("name = \"front\"").replacen("\"http\"", "\"tcp\"", 2);
+    assert!(load(&other_mode.replacen("\"tcp\"", "\"http\"", 1)).is_ok());
     let upstream = "\n[[upstream]]\nname = \"web\"\nservers = [\"10.0.0.9:1\"]\n";
     assert!(load(&(GOOD.to_owned() + upstream)).unwrap_err().contains("second upstream"));
 }
