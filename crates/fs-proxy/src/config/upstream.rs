@@ -234,6 +234,11 @@ impl UpstreamConfig {
         self.lookup_interval.unwrap_or(valid)
     }
 
+    /// Returns true if `lookup_interval` is given, and no server by name.
+    pub(super) fn has_unused_lookup_interval(&self) -> bool {
+        self.lookup_interval.is_some() && !self.has_names()
+    }
+
     /// Returns true if a server is given by name.
     pub(super) fn has_names(&self) -> bool {
         self.written.get_ref().iter().any(|server| !matches!(server.0.address, Address::Known(_)))
@@ -366,7 +371,7 @@ impl Default for HealthCheck {
 }
 
 /// The queue for servers with `max_connections`.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct QueueConfig {
     /// Most requests that wait on a core. Too low: a burst is refused. Too high: requests wait that
