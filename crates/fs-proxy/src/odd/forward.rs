@@ -306,9 +306,6 @@ fn answer(
 ) -> Response<WebBody> {
     let (mut head, body) = response.into_parts();
     let framing = headers::to_client(&mut head);
-    if let Some(edits) = &client.site.listeners[client.listener].response_edits {
-        edits.apply_to(&mut head.headers, client.about());
-    }
     exchange.status = head.status.as_u16();
     exchange.server = Some((lease.used.server().addr, lease.used.server().index()));
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
@@ -328,6 +325,9 @@ fn answer(
             lease.used.complain(&what);
             return refuse(Refusal::BROKE_PROTOCOL, exchange);
         }
+    }
+    if let Some(edits) = &client.site.listeners[client.listener].response_edits {
+        edits.apply_to(&mut head.headers, client.about());
     }
     Response::from_parts(head, WebBody::relayed(body, client.site.config.timeouts.idle, lease, exchange))
 }
