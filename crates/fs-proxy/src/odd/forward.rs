@@ -25,6 +25,7 @@ use tokio::time::timeout;
 pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
     let (mut head, body) = request.into_parts();
     let site = &client.site;
+    let is_alone = !client.connection.is_busy();
     let mut exchange = Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), &head);
     exchange.keep_fields(&head.headers);
     if !client.connection.may_ask(&site.config.limits) {
@@ -58,8 +59,16 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
             // gRPC refuses requests without it.
             head.headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
-    } else if !body.is_end_stream() {
-        headers::delimit_body(&mut head.headers);
+    } else {
+        if !is_alone {
+            exchange.place = client.connection.another(site.config.timeouts.connect).await;
+            if exchange.place.is_none() {
+                return refuse(Refusal::NO_CONNECTION_LEFT, exchange);
+            }
+        }
+        if !body.is_end_stream() {
+            headers::delimit_body(&mut head.headers);
+        }
     }
     for edits in [&site.listeners[client.listener].request_edits, &upstream.request_edits].into_iter().flatten() {
         edits.apply_to(&mut head.headers, client.about());
