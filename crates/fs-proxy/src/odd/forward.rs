@@ -7,6 +7,7 @@ use super::headers::{self, Framing};
 use super::options::BUFFER_MAX;
 use super::pool::Sender;
 use super::request_body::{Progress, RequestBody};
+use crate::config::Timeouts;
 use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
 use crate::routes::{self, Destination, Facts, Fields};
@@ -159,8 +160,8 @@ async fn attempts(
         // A kept connection may have ended a moment ago. Then nothing was sent, and the request is
         // returned.
         let sent = sender.send(request);
-        let limit = site.config.timeouts.response;
-        let (unsent, error) = match wait_for_answer(sent, limit, progress).await {
+        let timeouts = &site.config.timeouts;
+        let (unsent, error) = match wait_for_answer(sent, timeouts, progress).await {
             Some(Ok(response)) => {
                 used.server().answered();
                 if reused {
@@ -171,7 +172,7 @@ async fn attempts(
             Some(Err(failure)) => failure,
             None => {
                 sender.give_up();
-                used.complain(&format_args!("no answer within {limit:?}"));
+                used.complain(&format_args!("no answer within {:?}", timeouts.response));
                 return Err(Refusal::SILENT);
             }
         };
@@ -215,20 +216,17 @@ fn complain_of_answer(used: &Use, error: Option<&hyper::Error>) {
     }
 }
 
-/// The limit applies to the server: it starts when the server has the whole request, or, after an
-/// upload, with the next period of that length.
-async fn wait_for_answer<T>(
-    answer: impl Future<Output = T>,
-    limit: std::time::Duration,
-    progress: &Progress,
-) -> Option<T> {
+/// Waits until the server has had the whole request for the time of a response, or an upload makes no
+/// progress. After an upload that time starts late, by at most `idle`.
+async fn wait_for_answer<T>(answer: impl Future<Output = T>, timeouts: &Timeouts, progress: &Progress) -> Option<T> {
     let mut answer = std::pin::pin!(answer);
     loop {
-        let before = progress.bytes.get();
+        let (before, was_sent) = (progress.bytes.get(), progress.done.get());
+        let limit = if was_sent { timeouts.response } else { timeouts.idle };
         match timeout(limit, answer.as_mut()).await {
             Ok(answer) => return Some(answer),
             // During a long upload the server is not slow. A stalled upload has its own limit.
-            Err(_) if progress.bytes.get() != before => {}
+            Err(_) if (progress.bytes.get(), progress.done.get()) != (before, was_sent) => {}
             Err(_) => return None,
         }
     }
@@ -371,17 +369,20 @@ mod tests {
     use std::time::Duration;
     use tokio::time::sleep;
 
-    /// An upload that ends within the first limit takes no time from the server's.
+    /// The time that a client takes for its upload is not the server's.
     #[tokio::test]
     async fn limit_of_an_answer_starts_after_the_upload() {
-        let (limit, progress) = (Duration::from_millis(200), Progress::default());
-        let answer = async {
-            sleep(limit / 10).await;
-            progress.bytes.set(1);
-            progress.done.set(true);
-            sleep(limit).await;
-        };
-        assert_eq!(wait_for_answer(answer, limit, &progress).await, Some(()));
-        assert_eq!(wait_for_answer(std::future::pending::<()>(), limit, &progress).await, None);
+        let short = Duration::from_millis(200);
+        for (response, idle, pause) in [(short, short, short / 10), (short, short * 10, short * 3)] {
+            let (timeouts, progress) = (Timeouts { response, idle, ..Timeouts::default() }, Progress::default());
+            let answer = async {
+                sleep(pause).await;
+                progress.bytes.set(1);
+                progress.done.set(true);
+                sleep(response).await;
+            };
+            assert_eq!(wait_for_answer(answer, &timeouts, &progress).await, Some(()), "{idle:?}");
+            assert_eq!(wait_for_answer(std::future::pending::<()>(), &timeouts, &progress).await, None);
+        }
     }
 }
