@@ -4,7 +4,7 @@
 //! number. Without a limit, clients could use all of them, and none would be left to connect to a
 //! server or to check one. The limits are such that everything fits at once: a client uses at most
 //! one connection to a server at a time, so there are `clients` of each, and `pooled` kept
-//! connections to servers. On a full core, a new client replaces the one that has been idle
+//! connections to servers. Requests that an HTTP/2 client has at the same time count like clients. On a full core, a new client replaces the one that has been idle
 //! longest. If none is idle, it waits in the listener's queue.
 
 use crate::access_log::FLUSH_INTERVAL;
@@ -175,10 +175,10 @@ impl Clients {
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.waiting.set(self.waiting.get() + 1);
+            let waiting = Waiting::new(&self.waiting);
             // A relay can become idle without a notification.
             let _ = tokio::time::timeout(FLUSH_INTERVAL, self.changed.notified()).await;
-            self.waiting.set(self.waiting.get() - 1);
+            drop(waiting);
         }
     }
 
@@ -360,8 +360,15 @@ impl Connection {
         &self.deadline
     }
 
+    /// Waits for a place for a request next to others, because it uses another connection to a server.
+    /// Returns `None` if there is none within `limit`.
+    pub(crate) async fn another(&self, limit: Duration) -> Option<Place> {
+        tokio::time::timeout(limit, self.clients.room()).await.ok()?;
+        self.clients.open.set(self.clients.open.get() + 1);
+        Some(Place(self.clients.clone()))
+    }
+
     /// Returns true if a request is in progress.
-    #[cfg(feature = "http2")]
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.get() > 0
     }
@@ -395,6 +402,35 @@ impl Drop for Connection {
         if clients.waiting.get() > 0 {
             clients.changed.notify_waiters();
         }
+    }
+}
+
+/// A place like a client's.
+pub(crate) struct Place(Rc<Clients>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Self(clients) = self;
+        clients.open.set(clients.open.get() - 1);
+        if clients.waiting.get() > 0 {
+            clients.changed.notify_waiters();
+        }
+    }
+}
+
+/// A task that waits, until it is dropped.
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl<'a> Waiting<'a> {
+    fn new(number: &'a Cell<usize>) -> Self {
+        number.set(number.get() + 1);
+        Self(number)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -167,19 +167,19 @@ impl Config {
 
     /// Checks a file's text.
     fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
-        Self::read(file, &text)?.finish(file, text)
+        let mut config = Self::read(file, &text)?;
+        config.look_up().map_err(|(at, message)| ConfigError::new(file, &text, at, message))?;
+        config.finish(file, text)
     }
 
-    /// Reads a file's text, and looks up the names in it.
+    /// Reads a file's text.
     fn read(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        let mut config: Config = toml::from_str(text).map_err(|cause| {
+        toml::from_str(text).map_err(|cause| {
             let error = ConfigError::new(file, text, cause.span().map(|span| span.start), String::new());
             // The parser's message does not always name the value.
             let shown = error.line.and_then(|number| text.lines().nth(number - 1)).map(str::trim).unwrap_or_default();
             ConfigError { message: format!("{} in `{shown}`", cause.message()), ..error }
-        })?;
-        config.look_up().map_err(|(at, message)| ConfigError::new(file, text, at, message))?;
-        Ok(config)
+        })
     }
 
     /// Checks it, and reads the files that it names.
@@ -202,18 +202,28 @@ impl Config {
         Ok(())
     }
 
-    /// Looks up the names of servers again. Returns the configuration with their new addresses, if
-    /// there are any.
-    ///
-    /// # Errors
-    /// If a name has no address any more.
-    pub(crate) fn looked_up_again(&self, file: &Path) -> Result<Option<Self>, ConfigError> {
-        let next = Self::read(file, &self.text)?;
-        let same = |(one, other): (&UpstreamConfig, &UpstreamConfig)| one.servers == other.servers;
-        if self.upstreams.iter().zip(&next.upstreams).all(same) {
-            return Ok(None);
+    /// Looks up the names of servers again. An upstream whose names have no address any more keeps its
+    /// servers.
+    pub(crate) fn looked_up_again(&self, file: &Path) -> LookedUp {
+        let mut failed = Vec::new();
+        let mut next = match Self::read(file, &self.text) {
+            Ok(next) => next,
+            Err(error) => return LookedUp { config: Err(error), failed, interval: self.lookup_interval() },
+        };
+        for (upstream, known) in next.upstreams.iter_mut().zip(&self.upstreams) {
+            if let Err(message) = upstream.look_up() {
+                let at = upstream.written.span().start;
+                failed.push(ConfigError::new(file, &self.text, Some(at), message));
+                upstream.servers.clone_from(&known.servers);
+            }
         }
-        next.finish(file, self.text.clone()).map(Some)
+        let interval = next.lookup_interval();
+        let same = |(one, other): (&UpstreamConfig, &UpstreamConfig)| one.servers == other.servers;
+        let config = match self.upstreams.iter().zip(&next.upstreams).all(same) {
+            true => Ok(None),
+            false => next.finish(file, self.text.clone()).map(Some),
+        };
+        LookedUp { config, failed, interval }
     }
 
     /// Returns when names are looked up again, if there are any.
@@ -280,6 +290,16 @@ impl Config {
     pub(crate) fn upstreams_of(&self, listener: &ListenerConfig) -> impl Iterator<Item = usize> {
         listener.upstream_names().filter_map(|name| self.upstream_named(name.get_ref()))
     }
+}
+
+/// What another look-up of names has found.
+pub(crate) struct LookedUp {
+    /// The configuration with the servers' new addresses, if there are any.
+    pub(crate) config: Result<Option<Config>, ConfigError>,
+    /// Look-ups that failed. Their upstreams keep their servers.
+    pub(crate) failed: Vec<ConfigError>,
+    /// The time until the next one.
+    pub(crate) interval: Option<Duration>,
 }
 
 /// An offset in the file, and the error there.

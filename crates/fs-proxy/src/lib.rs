@@ -146,6 +146,7 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
         stack,
         below,
         cores: count,
+        lookup_interval: current.config.lookup_interval(),
         current,
         metrics,
         admin: None,

@@ -95,10 +95,9 @@ impl Entry<'_> {
         match what {
             What::Request(Request { status, method, target, is_broken, .. }) => {
                 let (ms, end) = (took.as_micros() as f64 / 1000.0, if *is_broken { " broken" } else { "" });
-                // A target has no control characters and no spaces. Quotes cannot end the field
-                // early, because it is the last.
                 let gap = if target.is_empty() { "" } else { " " };
                 let method = if method.is_empty() { "-" } else { method };
+                let target = Escaped(target.as_bytes());
                 writeln!(
                     out,
                     "{time} {listener} {client} {status} {server} in={bytes_in} out={bytes_out} ms={ms:.3}{end} \
@@ -167,7 +166,7 @@ impl<T: fmt::Display> fmt::Display for OrDash<T> {
     }
 }
 
-/// Bytes of a client between quotes, as Apache writes them.
+/// Bytes of a client between quotes, as Apache writes them. Targets in HTTP/2 may have any UTF-8.
 struct Escaped<'a>(&'a [u8]);
 
 impl fmt::Display for Escaped<'_> {
@@ -267,7 +266,8 @@ mod tests {
         What::Request(Request {
             status: 200,
             method: "GET",
-            target: "/a\"b",
+            // NEL, which some terminals and tools take for the end of a line: HTTP/2 allows it.
+            target: "/a\"b\u{85}",
             version: "HTTP/1.1",
             referer: None,
             agent: Some(agent),
@@ -280,17 +280,18 @@ mod tests {
     fn formats() {
         assert_eq!(
             line(LogFormat::Plain, request(b"x")),
-            "2000-02-29T00:00:00.000Z front [::ffff:192.0.2.1]:5000 200 10.0.0.1:80 in=1 out=2 ms=3.456 \"GET /a\"b\"\n"
+            "2000-02-29T00:00:00.000Z front [::ffff:192.0.2.1]:5000 200 10.0.0.1:80 in=1 out=2 ms=3.456 \
+             \"GET /a\\\"b\\xc2\\x85\"\n"
         );
         assert_eq!(
             line(LogFormat::Combined, request(b"a \"quoted\" \\ \n\xe9")),
-            "192.0.2.1 - - [29/Feb/2000:00:00:00 +0000] \"GET /a\\\"b HTTP/1.1\" 200 2 \"-\" \
+            "192.0.2.1 - - [29/Feb/2000:00:00:00 +0000] \"GET /a\\\"b\\xc2\\x85 HTTP/1.1\" 200 2 \"-\" \
              \"a \\\"quoted\\\" \\\\ \\x0a\\xe9\"\n"
         );
         let json: serde_json::Value = serde_json::from_str(&line(LogFormat::Json, request(b"a\"\n"))).unwrap();
         assert_eq!(
             (json["status"].as_u64(), json["agent"].as_str(), json["target"].as_str()),
-            (Some(200), Some("a\"\n"), Some("/a\"b"))
+            (Some(200), Some("a\"\n"), Some("/a\"b\u{85}"))
         );
         assert!(json["referer"].is_null() && json["ms"].as_f64() == Some(3.456));
         let json: serde_json::Value = serde_json::from_str(&line(LogFormat::Json, What::Connection("ok"))).unwrap();

@@ -6,7 +6,7 @@ use crate::config::ProxyVersion;
 use fs_stacks::Stream;
 use ppp::{HeaderResult, v1, v2};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use tokio::io::AsyncReadExt;
 
 /// Longest header that is read. Version 1 has at most 107 bytes; version 2 may have further values,
@@ -104,9 +104,17 @@ fn parse(bytes: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
 
 /// Returns the header for a connection from `client` to `local`, or for one of our own.
 pub(crate) fn header(version: ProxyVersion, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
-    // Both addresses must have the same family: an IPv6 socket also has IPv4 clients.
+    // Both addresses must have the same family: an IPv6 socket also has IPv4 clients, and a proxy in
+    // front names clients of any family.
     let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
-    let ends = ends.map(|(client, local)| (canonical(client), canonical(local)));
+    let as_v6 = |addr: SocketAddr| match addr.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port()),
+        IpAddr::V6(_) => addr,
+    };
+    let ends = ends.map(|(client, local)| match (canonical(client), canonical(local)) {
+        (client, local) if client.is_ipv4() == local.is_ipv4() => (client, local),
+        (client, local) => (as_v6(client), as_v6(local)),
+    });
     match (version, ends) {
         (ProxyVersion::V1, Some(ends)) => v1::Addresses::from(ends).to_string().into_bytes(),
         (ProxyVersion::V1, None) => v1::Addresses::Unknown.to_string().into_bytes(),
@@ -147,6 +155,11 @@ mod tests {
         }
         let mapped = header(ProxyVersion::V1, Some((addr("[::ffff:192.0.2.1]:5"), addr("[::ffff:10.0.0.1]:80"))));
         assert_eq!(mapped, b"PROXY TCP4 192.0.2.1 10.0.0.1 5 80\r\n");
+        // The client that a proxy in front names may have another family than the connection.
+        let mixed = (addr("[2001:db8::1]:5"), addr("10.0.0.1:80"));
+        assert_eq!(header(ProxyVersion::V1, Some(mixed)), b"PROXY TCP6 2001:db8::1 ::ffff:10.0.0.1 5 80\r\n");
+        let mixed = header(ProxyVersion::V2, Some((addr("192.0.2.1:5"), addr("[::1]:80"))));
+        assert_eq!(parse(&mixed).unwrap().unwrap().0, Some(addr("[::ffff:192.0.2.1]:5")));
     }
 
     #[test]

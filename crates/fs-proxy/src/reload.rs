@@ -9,7 +9,7 @@
 
 use crate::access_log;
 use crate::admin::{Admin, Opened};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, LookedUp};
 use crate::handover::{Passed, Starting};
 use crate::metrics::Metrics;
 use crate::service;
@@ -118,6 +118,8 @@ pub(crate) struct Reloader {
     pub(crate) below: StackCounters,
     pub(crate) cores: usize,
     pub(crate) current: Arc<Generation>,
+    /// The time until names are looked up again.
+    pub(crate) lookup_interval: Option<Duration>,
     pub(crate) metrics: Metrics,
     pub(crate) admin: Option<Admin>,
     pub(crate) logs: Logs,
@@ -144,8 +146,7 @@ impl Reloader {
                 // SIGHUP came while the file was read.
                 let mut again = false;
                 loop {
-                    let interval = self.current.config.lookup_interval();
-                    let interval = interval.filter(|_| !self.is_succeeded && lookup.is_none());
+                    let interval = self.lookup_interval.filter(|_| !self.is_succeeded && lookup.is_none());
                     tokio::select! {
                         () = after(interval) => lookup = Some(self.look_up()),
                         found = finished(&mut lookup) => self.looked_up(found, &orders, &mut answers).await,
@@ -227,9 +228,17 @@ impl Reloader {
         let result = match found {
             // An answer for a configuration other than the current one.
             Ok((number, _)) if number != self.current.number || self.is_succeeded => return,
-            Ok((_, Ok(None))) => return,
-            Ok((_, Ok(Some(config)))) => self.replace(config, orders, answers).await,
-            Ok((_, Err(error))) => Err(error.into()),
+            Ok((_, LookedUp { config, failed, interval })) => {
+                self.lookup_interval = interval;
+                for error in failed {
+                    tracing::warn!("{error}: the previous addresses stay in use");
+                }
+                match config {
+                    Ok(None) => return,
+                    Ok(Some(config)) => self.replace(config, orders, answers).await,
+                    Err(error) => Err(error.into()),
+                }
+            }
             Err(error) => Err(error.into()),
         };
         match result {
@@ -301,6 +310,7 @@ impl Reloader {
             return prepared;
         }
         ask(orders, answers, Order::Switch, self.cores).await?;
+        self.lookup_interval = next.config.lookup_interval();
         self.metrics.switch(metrics, next.stats.clone());
         if has_other_admin {
             self.admin = admin.and_then(|admin| admin.start(self.metrics.shown()));
@@ -313,8 +323,8 @@ impl Reloader {
 
 /// A file that was read.
 type Read = Result<Config, ConfigError>;
-/// The number of a configuration, and the one with its current addresses, if they are others.
-type Found = (u64, Result<Option<Config>, ConfigError>);
+/// The number of a configuration, and what a look-up of its names has found.
+type Found = (u64, LookedUp);
 
 /// Waits for a task, if there is one.
 async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {

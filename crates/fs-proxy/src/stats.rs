@@ -245,17 +245,8 @@ impl Stats {
             .iter()
             .map(|listener| ListenerName { name: listener.name(), mode: listener.mode })
             .collect();
-        // A name may occur several times. Each then continues its own counters.
-        let mut used = Vec::new();
-        let old_listeners: Vec<_> = listeners
-            .iter()
-            .map(|listener| {
-                let same = |(at, old): &(usize, &ListenerName)| old == &listener && !used.contains(at);
-                let (at, _) = before?.listeners.iter().enumerate().find(same)?;
-                used.push(at);
-                Some(at)
-            })
-            .collect();
+        let old_listeners: Vec<_> =
+            listeners.iter().map(|listener| before?.listeners.iter().position(|old| old == listener)).collect();
         let upstreams: Vec<String> = config.upstreams.iter().map(|upstream| upstream.name.get_ref().clone()).collect();
         let old_server = |upstream: &UpstreamConfig, addr: SocketAddr| {
             let before = before?;

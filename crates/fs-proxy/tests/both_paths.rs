@@ -226,3 +226,92 @@ fn invalid_lengths_in_responses_without_a_body_are_not_passed_on() {
         }
     }
 }
+
+/// Responses before the end of the request's body. A close at once would be a reset, which may discard what
+/// the client has not read yet (RFC 9112 9.6).
+#[test]
+fn early_response_arrives_during_an_upload() {
+    let server = backend(|stream| {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line)?;
+        }
+        (&stream).write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")?;
+        // A server that is careful too.
+        stream.shutdown(Shutdown::Write)?;
+        reader.read_to_end(&mut Vec::new()).map(drop)
+    });
+    let framings = [("Content-Length: 20000000", ""), ("Transfer-Encoding: chunked", "10000\r\n")];
+    for path in PATHS {
+        let config = write_config(&format!(
+            "{path}\n[[listener]]\naddress = \"{}:0\"\nmode = \"http\"\n\
+             [[listener.route]]\npaths = [\"/server\"]\nupstream = \"u\"\n\
+             [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n",
+            proxy_ip()
+        ));
+        let proxy = Proxy { program: start_program(&config), config };
+        for (target, status) in [("/server", "413"), ("/nowhere", "404")] {
+            for (framing, size) in framings.into_iter().cycle().take(4) {
+                let mut stream = proxy.connect();
+                write!(stream, "POST {target} HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n").unwrap();
+                stream.peek(&mut [0]).unwrap();
+                let end = if size.is_empty() { "" } else { "\r\n" };
+                let piece = [size.as_bytes(), &[b'x'; 0x10000], end.as_bytes()].concat();
+                // More than the buffers of both sides.
+                let sent = (0..305).try_for_each(|_| stream.write_all(&piece));
+                assert!(sent.is_ok(), "{path}, {target}, {framing}: {sent:?}");
+                stream.shutdown(Shutdown::Write).unwrap();
+                let mut answer = Vec::new();
+                let read = stream.read_to_end(&mut answer);
+                assert!(read.is_ok(), "{path}, {target}, {framing}: {read:?}");
+                assert_eq!(&answer[9..12], status.as_bytes(), "{path}, {framing}");
+            }
+        }
+    }
+}
+
+/// RFC 9110 6.5.1: a recipient may merge trailers into the head.
+#[test]
+fn trailers_have_no_fields_of_a_head() {
+    let trailers = "0\r\nX-Sum: 7\r\nX-Real-IP: evil\r\nX-Forwarded-For: evil\r\nVia: evil\r\n\r\n";
+    let head = "Trailer: X-Sum, X-Real-IP, X-Forwarded-For, Via\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
+    let addr = backend(move |mut stream| {
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") || !seen.windows(5).any(|end| end == b"\r\n0\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            seen.push(byte[0]);
+        }
+        let seen = String::from_utf8_lossy(&seen).replace("\r\n", " ");
+        write!(stream, "HTTP/1.1 200 OK\r\n{head}{:x}\r\n{seen}\r\n{trailers}", seen.len())
+    });
+    for path in PATHS {
+        let proxy = Proxy::start("http", &[addr], path, "");
+        let ask = format!("POST / HTTP/1.1\r\nHost: x\r\nConnection: close, TE\r\nTE: trailers\r\n{head}{trailers}");
+        let answer = proxy.ask(&ask).to_lowercase();
+        assert_eq!(answer.matches("x-sum: 7").count(), 2, "{path}: {answer}");
+        assert!(!answer.contains("evil"), "{path}: {answer}");
+    }
+}
+
+/// A server that has closed an idle connection has not failed. Only the request on it has.
+#[test]
+fn server_that_closes_kept_connections_keeps_its_share() {
+    for path in PATHS {
+        let closing = backend(|stream| {
+            let mut writer = stream.try_clone()?;
+            let mut reader = BufReader::new(stream);
+            read_request(&mut reader)?;
+            writer.write_all(&ok("closing"))?;
+            read_request(&mut reader).map(drop)
+        });
+        let proxy = Proxy::start("http", &[closing, http_backend(|_| ok("other"))], path, "");
+        let two = || [(); 2].map(|()| body_of(&proxy.get("/")).to_owned());
+        assert_eq!(two(), ["closing", "other"], "{path}");
+        let post = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx";
+        assert!(proxy.ask(post).starts_with("HTTP/1.1 502"), "{path}");
+        assert_eq!(two(), ["other", "closing"], "{path}");
+    }
+}

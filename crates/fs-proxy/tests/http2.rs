@@ -19,8 +19,8 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::io::{BufReader, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -136,6 +136,30 @@ fn trailers_pass_and_broken_responses_are_reset() {
     });
 }
 
+/// RFC 9110 9.3.2. A client takes a body for an error of the stream.
+#[test]
+fn own_answers_to_head_have_no_body() {
+    let identity = Identity::new();
+    let routes = "[[listener.route]]\npaths = [\"/old\"]\nredirect = \"https://new.example/\"\n\
+                  [[listener.route]]\npaths = [\"/dead\"]\nupstream = \"u\"\n[[upstream]]";
+    let text = identity.listener("http", nobody(), "").replace("upstream = \"u\"\ntls", "tls");
+    let config = write_config(&text.replace("[[upstream]]", routes));
+    let proxy = Proxy { program: start_program(&config), config };
+    run(async {
+        let (mut sender, _connection) = open(&identity, proxy.addr()).await;
+        for (path, status, length) in [("/old", 308, "23"), ("/dead", 502, "31"), ("/", 404, "31")] {
+            let mut request = request(path, Vec::new());
+            *request.method_mut() = http::Method::HEAD;
+            let response = sender.send_request(request).await.unwrap();
+            assert_eq!(
+                (response.status().as_u16(), &response.headers()["content-length"]),
+                (status, &length.parse::<http::HeaderValue>().unwrap())
+            );
+            assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty(), "{path}");
+        }
+    });
+}
+
 #[test]
 fn clients_choose_and_the_configuration_can_refuse() {
     let identity = Identity::new();
@@ -219,4 +243,53 @@ fn connections_end_when_idle_after_a_reload_and_at_a_stop() {
         connection.await.unwrap().unwrap();
     });
     assert!(proxy.program.wait().success());
+}
+
+/// Each request of a connection uses one of its own to a server.
+#[test]
+fn requests_of_a_connection_count_like_clients() {
+    let identity = Identity::new();
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let (counter, opened) = (arrived.clone(), gate.clone());
+    let addr = http_backend(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        drop(opened.1.wait_while(opened.0.lock().unwrap(), |open| !*open).unwrap());
+        ok("yes")
+    });
+    let config = write_config(&identity.listener("http", addr, "timeouts = { connect = \"1s\" }"));
+    // 9 clients, and a connection to a server for each.
+    let proxy = Proxy { program: start_limited(&config, 100), config };
+    run(async {
+        let (sender, _connection) = open(&identity, proxy.addr()).await;
+        let (results, mut statuses) = tokio::sync::mpsc::unbounded_channel();
+        for _ in 0..100 {
+            let (mut sender, results) = (sender.clone(), results.clone());
+            tokio::spawn(async move {
+                sender.ready().await.unwrap();
+                let response = sender.send_request(request("/", Vec::new())).await.unwrap();
+                results.send(response.status().as_u16()).unwrap();
+            });
+        }
+        let mut refused = 0;
+        while refused + arrived.load(Ordering::SeqCst) < 100 {
+            tokio::select! {
+                status = statuses.recv() => {
+                    assert_eq!(status, Some(503));
+                    refused += 1;
+                }
+                () = tokio::time::sleep(Duration::from_millis(5)) => {}
+            }
+        }
+        assert!(arrived.load(Ordering::SeqCst) < 15, "{arrived:?} connections to the server");
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        for _ in refused..100 {
+            assert_eq!(statuses.recv().await, Some(200));
+        }
+        let (mut other, _connection) = open(&identity, proxy.addr()).await;
+        let response = other.send_request(request("/", Vec::new())).await.unwrap();
+        assert_eq!(body(response).await.0, b"yes");
+    });
+    assert!(!proxy.program.log().contains("cannot connect"), "{}", proxy.program.log());
 }

@@ -283,7 +283,7 @@ fn run(cases: Range<u64>) -> Count {
     let part = |(number, (server, _)): (usize, &(SocketAddr, Arc<Mutex<Case>>))| {
         format!(
             "[[listener]]\naddress = \"{}:0\"\nmode = \"http\"\nupstream = \"u{number}\"\n\
-             [[upstream]]\nname = \"u{number}\"\nservers = [\"{server}\"]\n",
+             name = \"{number}\"\n[[upstream]]\nname = \"u{number}\"\nservers = [\"{server}\"]\n",
             proxy_ip()
         )
     };

@@ -8,6 +8,7 @@ use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Starts the program with these files as /etc/hosts and /etc/resolv.conf.
@@ -49,7 +50,7 @@ fn names_are_looked_up_again() {
         first.port()
     ));
     // The name server knows no names.
-    let Some(resolv_conf) = name_server(80, Arc::default()) else { return };
+    let Some((resolv_conf, _)) = name_server(80, Arc::default()) else { return };
     let Some(proxy) = start(&config, &hosts, &resolv_conf) else { return };
     let bodies = || (0..6).map(|_| body_of(&proxy.get("/")).to_owned()).collect::<std::collections::BTreeSet<_>>();
     assert!(bodies().into_iter().eq(["first"]));
@@ -77,17 +78,21 @@ fn wire(name: &str) -> Vec<u8> {
     wire
 }
 
-/// Starts a name server with these records. Returns the file that names it, or `None` without root.
-fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<PathBuf> {
+/// Starts a name server with these records. Returns the file that names it and the number of queries, or
+/// `None` without root.
+fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<(PathBuf, Arc<AtomicUsize>)> {
     // An address of this test alone.
     let own = format!("127.{last}.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
     let Ok(socket) = UdpSocket::bind((&*own, 53)) else {
         println!("skipped: needs root");
         return None;
     };
+    let queries = Arc::new(AtomicUsize::new(0));
+    let counter = queries.clone();
     std::thread::spawn(move || {
         let mut query = [0; 512];
         while let Ok((_, from)) = socket.recv_from(&mut query) {
+            counter.fetch_add(1, Ordering::SeqCst);
             let end = 12 + query[12..].iter().position(|&byte| byte == 0).unwrap();
             let (name, kind) = (&query[12..=end], u16::from_be_bytes([query[end + 1], query[end + 2]]));
             let records = records.lock().unwrap();
@@ -109,14 +114,16 @@ fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<PathBuf> {
     });
     let resolv_conf = temp_path("resolv.conf");
     std::fs::write(&resolv_conf, format!("nameserver {own}\noptions timeout:1 attempts:2\n")).unwrap();
-    Some(resolv_conf)
+    Some((resolv_conf, queries))
 }
 
-/// Starts a proxy whose servers are these names.
-fn start_with(servers: &str, resolv_conf: &Path) -> Option<Proxy> {
+/// Starts a proxy whose servers are these names, and others for requests of `/2`.
+fn start_with(servers: &str, others: &str, resolv_conf: &Path) -> Option<Proxy> {
     let config = write_config(&format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
-         [[upstream]]\nname = \"u\"\nservers = [{servers}]\n"
+         [[listener.route]]\npaths = [\"/2\"]\nupstream = \"others\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [{servers}]\n\
+         [[upstream]]\nname = \"others\"\nservers = [{others}]\n"
     ));
     let hosts = temp_path("hosts");
     std::fs::write(&hosts, "").unwrap();
@@ -126,6 +133,8 @@ fn start_with(servers: &str, resolv_conf: &Path) -> Option<Proxy> {
     std::fs::remove_file(resolv_conf).unwrap();
     proxy
 }
+
+const UNUSED: &str = "\"127.0.0.1:9\"";
 
 /// Returns how often each server is used.
 fn served(proxy: &Proxy, times: usize) -> BTreeMap<String, usize> {
@@ -142,11 +151,48 @@ fn records_hold_for_their_time_to_live() {
     let first = at("127.0.0.1", 0, "first");
     at("127.0.0.2", first.port(), "second");
     let records = Arc::new(Mutex::new(vec![("web.test", A, 1, vec![127, 0, 0, 1])]));
-    let Some(resolv_conf) = name_server(78, records.clone()) else { return };
-    let Some(proxy) = start_with(&format!("\"web.test:{}\"", first.port()), &resolv_conf) else { return };
+    let Some((resolv_conf, _)) = name_server(78, records.clone()) else { return };
+    let Some(proxy) = start_with(&format!("\"web.test:{}\"", first.port()), UNUSED, &resolv_conf) else { return };
     assert!(served(&proxy, 4).keys().eq(["first"]));
     records.lock().unwrap()[0].3 = vec![127, 0, 0, 2];
     eventually("the other address is used", || served(&proxy, 4).keys().eq(["second"]));
+}
+
+/// The first time to live does not hold for ever.
+#[cfg(feature = "dns")]
+#[test]
+fn each_lookup_has_its_own_time_to_live() {
+    let server = at("127.0.0.1", 0, "server");
+    let records = Arc::new(Mutex::new(vec![("web.test", A, 1, vec![127, 0, 0, 1])]));
+    let Some((resolv_conf, queries)) = name_server(81, records.clone()) else { return };
+    let Some(proxy) = start_with(&format!("\"web.test:{}\"", server.port()), UNUSED, &resolv_conf) else { return };
+    records.lock().unwrap()[0].2 = 600;
+    eventually("no look-up follows for long", || {
+        let before = queries.load(Ordering::SeqCst);
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        queries.load(Ordering::SeqCst) == before
+    });
+    assert!(served(&proxy, 2).keys().eq(["server"]));
+}
+
+/// A name that is gone leaves the others as they are.
+#[cfg(feature = "dns")]
+#[test]
+fn lookups_that_fail_change_only_their_upstream() {
+    let first = at("127.0.0.1", 0, "first");
+    at("127.0.0.2", first.port(), "second");
+    let record = |name, last| (name, A, 1, vec![127, 0, 0, last]);
+    let records = Arc::new(Mutex::new(vec![record("gone.test", 1), record("web.test", 1)]));
+    let Some((resolv_conf, _)) = name_server(82, records.clone()) else { return };
+    let [gone, web] = ["gone", "web"].map(|name| format!("\"{name}.test:{}\"", first.port()));
+    let Some(proxy) = start_with(&gone, &web, &resolv_conf) else { return };
+    *records.lock().unwrap() = vec![record("web.test", 2)];
+    eventually("the other upstream has its new address", || body_of(&proxy.get("/2")) == "second");
+    proxy.program.says("`gone.test` has no address");
+    assert!(served(&proxy, 4).keys().eq(["first"]));
+    // It is looked up again, and its record found.
+    records.lock().unwrap().push(record("gone.test", 2));
+    eventually("the name has its new address", || served(&proxy, 4).keys().eq(["second"]));
 }
 
 #[cfg(feature = "dns")]
@@ -160,11 +206,14 @@ fn services_have_weights_and_priorities() {
     };
     let address = |name: &'static str, last: u8| (name, A, 1, vec![127, 0, 0, last]);
     let hosts = [address("heavy.test", 1), address("light.test", 2), address("spare.test", 3)];
-    let services =
-        [record(10, 30, heavy, "heavy.test"), record(10, 10, light, "light.test"), record(20, 1, spare, "spare.test")];
+    let services = [
+        record(10, 30000, heavy, "heavy.test"),
+        record(10, 10000, light, "light.test"),
+        record(20, 1, spare, "spare.test"),
+    ];
     let records = Arc::new(Mutex::new([&services[..], &hosts].concat()));
-    let Some(resolv_conf) = name_server(79, records.clone()) else { return };
-    let Some(proxy) = start_with("\"_http._tcp.web.test\"", &resolv_conf) else { return };
+    let Some((resolv_conf, _)) = name_server(79, records.clone()) else { return };
+    let Some(proxy) = start_with("\"_http._tcp.web.test\"", UNUSED, &resolv_conf) else { return };
     let used = served(&proxy, 40);
     assert!(used.into_iter().eq([("heavy".to_owned(), 30), ("light".to_owned(), 10)]));
     records.lock().unwrap().drain(..2);
@@ -198,7 +247,8 @@ fn lookups_do_not_delay_signals() {
     proxy.program.signal(Signal::User1);
     eventually("the log is reopened", || log.exists());
     // A file with an address instead of the name is used too.
-    std::fs::write(&config, text(&log).replace("web.test", "127.0.0.1")).unwrap();
+    let text = text(&log).replace("web.test", "127.0.0.1").replace("lookup_interval = \"50ms\"\n", "");
+    std::fs::write(&config, text).unwrap();
     proxy.program.signal(Signal::HangUp);
     proxy.program.says("is in use;");
     assert!(!proxy.program.log().contains("the previous addresses stay in use"), "{}", proxy.program.log());

@@ -201,6 +201,20 @@ fn header_fields_are_set_and_removed() {
     }
 }
 
+/// A 101 is not changed: as other 1xx responses.
+#[test]
+fn response_that_switches_protocols_is_not_changed() {
+    let server = backend(|mut stream| {
+        read_request(&mut std::io::BufReader::new(stream.try_clone()?))?;
+        stream.write_all(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: echo\r\nServer: echo\r\n\r\n")
+    });
+    let edits = "upstream = \"u\"\nresponse_headers = { set = { X-Added = \"1\" }, remove = [\"Server\"] }";
+    let proxy = start(&(listener("http", edits) + &upstreams(&[("u", server)])));
+    let answer = proxy.ask("GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").to_lowercase();
+    assert!(answer.starts_with("http/1.1 101") && answer.contains("server: echo"), "{answer}");
+    assert!(!answer.contains("x-added"), "{answer}");
+}
+
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x0a\0\0\x01\x13\x88\0\x50";
 
 #[test]

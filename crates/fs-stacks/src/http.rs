@@ -25,9 +25,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Reads of bytes that nobody needs before a close. Fewer: a client that has sent more may lose the end of
-/// its response. More: a client that goes on sending keeps the core busy.
+/// Reads of bytes that nobody needs, in one turn. Fewer: without a body, a client that has sent more may
+/// lose the end of its response. More: a client that goes on sending keeps the core busy.
 const UNREAD_READS: usize = 16;
+/// Time for which the rest of a request's body is read and dropped, so that a reset does not discard the
+/// response (RFC 9112 9.6). Too short: the response is lost on slow lines. Too long: a finished connection
+/// stays open.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Settings for serving connections.
 #[derive(Clone, Debug)]
@@ -213,6 +217,8 @@ where
     closing: Option<Stream>,
     /// The idle time-out, if set, while close_notify waits for a peer that does not read.
     patience: Option<Pin<Box<Sleep>>>,
+    /// Runs after the shutdown, while the rest of a request's body may arrive.
+    linger: Option<Pin<Box<Sleep>>>,
     activity: Rc<Activity>,
     service: S,
     options: &'a ServeOptions,
@@ -249,6 +255,7 @@ where
             connection: None,
             closing: None,
             patience: None,
+            linger: None,
             activity: Rc::default(),
             service,
             options,
@@ -305,13 +312,16 @@ where
         loop {
             if let Some(stream) = &mut self.closing {
                 // Sends FIN after the sent bytes. An error means that the peer is gone already.
-                if Pin::new(&mut *stream).poll_shutdown(cx).is_pending() {
+                if self.linger.is_none() && Pin::new(&mut *stream).poll_shutdown(cx).is_pending() {
                     // TLS still has records to send.
                     let Some(limit) = self.options.idle_timeout else { return Poll::Pending };
                     let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
                     ready!(patience.as_mut().poll(cx));
                 }
-                discard_unread(stream, cx);
+                if discard_unread(stream, cx).is_pending() && self.activity.keep.get() && !stopping {
+                    let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+                    ready!(linger.as_mut().poll(cx));
+                }
                 self.closing = None;
                 return Poll::Ready(Ok(Active::Done(Served::Closed)));
             }
@@ -346,16 +356,18 @@ where
 }
 
 /// Reads what has arrived. A close with unread bytes, such as the peer's close_notify, would be a reset,
-/// which discards what the peer has not got yet.
-fn discard_unread(stream: &mut Stream, cx: &mut Context<'_>) {
+/// which discards what the peer has not got yet. Ready at the end of the stream.
+fn discard_unread(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<()> {
     let mut bytes = [0; 1024];
     for _ in 0..UNREAD_READS {
         let mut unread = ReadBuf::new(&mut bytes);
-        match Pin::new(&mut *stream).poll_read(cx, &mut unread) {
-            Poll::Ready(Ok(())) if !unread.filled().is_empty() => {}
-            _ => return,
+        match ready!(Pin::new(&mut *stream).poll_read(cx, &mut unread)) {
+            Ok(()) if !unread.filled().is_empty() => {}
+            _ => return Poll::Ready(()),
         }
     }
+    cx.waker().wake_by_ref();
+    Poll::Pending
 }
 
 /// The end of an active connection.

@@ -1,6 +1,9 @@
 //! Checks of a configuration that its types cannot express.
 
-use super::{Balance, Config, EditsConfig, Finding, HashKey, ListenerConfig, Mode, RouteConfig, UpstreamConfig};
+use super::{
+    Balance, Config, EditsConfig, Finding, HashKey, Keepalive, ListenerConfig, Mode, QueueConfig, RouteConfig,
+    UpstreamConfig,
+};
 use crate::edits::OF_REQUESTS;
 use crate::fields::Field;
 use std::net::SocketAddr;
@@ -26,6 +29,11 @@ impl Config {
             let taken = |other: &ListenerConfig| *other.address.get_ref() == address && address.port() != 0;
             if self.listeners[..number].iter().any(taken) {
                 return Err((Some(at), format!("a second listener on {address}")));
+            }
+            let name = listener.name();
+            if self.listeners[..number].iter().any(|other| other.name() == name && other.mode == listener.mode) {
+                let message = format!("a second listener named `{name}`: give it another `name`, for its metrics");
+                return Err((Some(at), message));
             }
             if listener.upstream.is_none() && listener.routes.is_empty() {
                 return Err((Some(at), format!("the listener on {address} has neither an upstream nor a route")));
@@ -169,6 +177,18 @@ fn check_servers(upstream: &UpstreamConfig) -> Result<(), Finding> {
         let message = "an upstream has either `tls` or `send_proxy`: the header would precede the handshake";
         return Err((Some(tls.span().start), message.into()));
     }
+    if upstream.slow_start.is_some() && upstream.health_check.is_none() {
+        return Err((at, "`slow_start` has an effect only with `health_check`".into()));
+    }
+    if upstream.queue != QueueConfig::default() && upstream.servers.iter().all(|it| it.max_connections.is_none()) {
+        return Err((at, "`queue` has an effect only with `max_connections` of servers".into()));
+    }
+    if upstream.has_unused_lookup_interval() {
+        return Err((at, "`lookup_interval` has an effect only with names of servers".into()));
+    }
+    if upstream.http2 && upstream.keepalive.connections != Keepalive::default().connections {
+        return Err((at, "`keepalive.connections` has no effect with `http2`: requests share a connection".into()));
+    }
     if let Some(hash) = &upstream.hash
         && upstream.balance != Balance::Hash
     {
@@ -230,6 +250,9 @@ fn check_route(route: &RouteConfig, listener: &ListenerConfig) -> Result<(), Fin
         _ => return Err((Some(at), "a route needs either `upstream` or `redirect`".into())),
     }
     route.headers.keys().try_for_each(|name| check_field(name)).map_err(|message| (Some(at), message))?;
+    if let Some(method) = route.methods.iter().find(|method| method.bytes().any(|byte| byte.is_ascii_lowercase())) {
+        return Err((Some(at), format!("`{method}` is not a method such as \"GET\": their case matters")));
+    }
     if let Some(redirect) = &route.redirect {
         let text = redirect.get_ref();
         let rest = text.replace("{host}", "").replace("{target}", "");

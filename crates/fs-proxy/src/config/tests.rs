@@ -100,6 +100,16 @@ fn duplicates_and_empty_lists_are_errors() {
     assert!(load("").unwrap_err().contains("listener"));
     let listener = "\n[[listener]]\naddress = \"127.0.0.1:80\"\nmode = \"tcp\"\nupstream = \"web\"\n";
     assert!(load(&(GOOD.to_owned() + listener)).unwrap_err().contains("second listener"));
+    // Their counters would be the same series.
+    let named = |name: &str| {
+        let listener = listener.replace("127.0.0.1:80", "127.0.0.1:0").replace("tcp", "http");
+        GOOD.to_owned() + &[&*listener, &listener].map(|listener| format!("{listener}{name}\n")).concat()
+    };
+    for name in ["", "name = \"front\""] {
+        assert!(load(&named(name)).unwrap_err().contains("second listener named"), "{name}");
+    }
+    let other_mode = named("name = \"front\"").replacen("\"http\"", "\"tcp\"", 2);
+    assert!(load(&other_mode.replacen("\"tcp\"", "\"http\"", 1)).is_ok());
     let upstream = "\n[[upstream]]\nname = \"web\"\nservers = [\"10.0.0.9:1\"]\n";
     assert!(load(&(GOOD.to_owned() + upstream)).unwrap_err().contains("second upstream"));
 }
@@ -180,6 +190,11 @@ fn settings_without_an_effect_are_errors() {
         wrong("\"least_connections\"", &hash, 17, &format!("`{name}` cannot decide"));
     }
     wrong("\"least_connections\"", "\"least_connections\"\nsend_proxy = \"v1\"", 17, "X-Forwarded-For");
+    let check = "health_check = { path = \"/health\", interval = \"1s\", fall = 1 }\n";
+    wrong(check, "slow_start = \"9s\"\n", 15, "`slow_start` has an effect only with `health_check`");
+    wrong(check, "queue = { requests = 9 }\n", 15, "`queue` has an effect only with `max_connections`");
+    wrong(check, "lookup_interval = \"9s\"\n", 15, "`lookup_interval` has an effect only with names");
+    wrong(check, "http2 = true\n", 15, "`keepalive.connections` has no effect with `http2`");
     wrong("[\"10.0.0.1:80\"", "[{ address = \"10.0.0.1:80\", weight = 1001 }", 15, "1000");
     wrong("[\"10.0.0.1:80\"", "[{ adress = \"10.0.0.1:80\" }", 15, "adress");
     let edits = |edits: &str| format!("\"http\"\nrequest_headers = {{ {edits} }}");
@@ -223,6 +238,8 @@ fn settings_without_an_effect_are_errors() {
         ("http", "hosts = ['a:80']\nupstream = 'web'", "without a port"),
         ("http", "hosts = ['a.*']\nupstream = 'web'", "is not a host"),
         ("http", "paths = ['x']\nupstream = 'web'", "is not a path"),
+        ("http", "paths = ['/x?y']\nupstream = 'web'", "is not a path"),
+        ("http", "methods = ['get']\nupstream = 'web'", "`get` is not a method"),
         ("tcp", "paths = ['/x']\nupstream = 'web'", "only `hosts`"),
         ("tcp", "redirect = '/'", "only `hosts`"),
     ] {
@@ -249,7 +266,7 @@ fn tls_and_http2_of_servers_are_checked() {
     wrong(tail, &with("tls = {}\nsend_proxy = 'v2'"), 19, "either `tls` or `send_proxy`");
     wrong(tail, &with("http2 = true"), 15, "health check with a path");
     let tcp = GOOD.replace("\"http\"", "\"tcp\"").replace("path = \"/health\", ", "");
-    let error = load(&tcp.replace(tail, &with("http2 = true"))).unwrap_err();
+    let error = load(&tcp.replace(tail, "http2 = true")).unwrap_err();
     assert!(error.contains("line 14:") && error.contains("has `http2`"), "{error}");
 }
 

@@ -198,7 +198,7 @@ impl UpstreamConfig {
     /// Looks up the names of servers. Each address of a name is a server.
     ///
     /// # Errors
-    /// If a name has no address.
+    /// If a name has no address. Then it has no servers, and is looked up again soon.
     pub(super) fn look_up(&mut self) -> Result<(), String> {
         let mut servers = Vec::new();
         let mut lookups = Lookups::default();
@@ -232,6 +232,11 @@ impl UpstreamConfig {
         let (least, most) = TIME_TO_LIVE;
         let valid = self.valid_for.map_or(LOOKUP_INTERVAL, |valid_for| valid_for.clamp(least, most));
         self.lookup_interval.unwrap_or(valid)
+    }
+
+    /// Returns true if `lookup_interval` is given, and no server by name.
+    pub(super) fn has_unused_lookup_interval(&self) -> bool {
+        self.lookup_interval.is_some() && !self.has_names()
     }
 
     /// Returns true if a server is given by name.
@@ -276,13 +281,14 @@ impl Lookups {
             (one.priority, &one.host, one.port).cmp(&(other.priority, &other.host, other.port))
         });
         let first = services.first().map(|service| service.priority);
+        let heaviest = services.iter().map(|service| u32::from(service.weight)).max().unwrap_or(0).max(WEIGHT_MAX);
         let mut servers = Vec::new();
         for Service { host, port, weight, priority } in services {
             let name: Arc<str> = host.as_str().into();
             for addr in self.addresses(&host, port)? {
                 let mut server = server(addr, Some(name.clone()));
                 if server.weight > 0 {
-                    server.weight = u32::from(weight).clamp(1, WEIGHT_MAX);
+                    server.weight = (u32::from(weight) * WEIGHT_MAX / heaviest).max(1);
                 }
                 server.backup |= Some(priority) != first;
                 servers.push(server);
@@ -365,7 +371,7 @@ impl Default for HealthCheck {
 }
 
 /// The queue for servers with `max_connections`.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct QueueConfig {
     /// Most requests that wait on a core. Too low: a burst is refused. Too high: requests wait that

@@ -73,7 +73,11 @@ pub(super) fn path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 
 pub(super) fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
-    texts.iter().try_for_each(|text| check_path(text)).map_err(serde::de::Error::custom)?;
+    let check = |text: &String| match text.contains('?') {
+        true => Err(format!("`{text}` is not a path: routes compare it without the query")),
+        false => check_path(text),
+    };
+    texts.iter().try_for_each(check).map_err(serde::de::Error::custom)?;
     Ok(texts)
 }
 

@@ -194,7 +194,10 @@ impl Client<'_> {
                 }
                 Failure::Unanswered => {
                     used.complain(&"no answer: connection closed before message completed");
-                    used.server().failed();
+                    // A server may close idle connections at any time.
+                    if !is_reused {
+                        used.server().failed();
+                    }
                     if !asked.may_repeat {
                         return self.refuse(asked, record, Refusal::BROKE_OFF).await;
                     }

@@ -2,7 +2,7 @@
 //! response's body is dropped, complete or not.
 
 use super::request_body::Progress;
-use crate::clients::Busy;
+use crate::clients::{Busy, Place};
 use crate::log_entry::{Entry, LOGGED_FIELDS, Request, What};
 use crate::relay::Moved;
 use crate::site::Site;
@@ -22,6 +22,8 @@ pub(crate) struct Exchange {
     peer: SocketAddr,
     /// `None` for a tunnel, where bytes count as activity.
     busy: Option<Busy>,
+    /// A place for its connection to a server, if the client has other requests at the same time.
+    pub(crate) place: Option<Place>,
     /// The bytes in both directions, once it is a tunnel.
     tunnel: Option<Moved>,
     method: Method,
@@ -47,6 +49,7 @@ impl Exchange {
             listener,
             peer,
             busy: Some(busy),
+            place: None,
             tunnel: None,
             method,
             target,
@@ -59,6 +62,10 @@ impl Exchange {
             bytes_out: 0,
             broken: false,
         }
+    }
+
+    pub(crate) fn is_head(&self) -> bool {
+        self.method == Method::HEAD
     }
 
     /// Keeps the fields that the log has, of the request as the server gets it.

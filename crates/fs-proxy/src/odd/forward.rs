@@ -7,6 +7,7 @@ use super::headers::{self, Framing};
 use super::options::BUFFER_MAX;
 use super::pool::Sender;
 use super::request_body::{Progress, RequestBody};
+use crate::config::Timeouts;
 use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
 use crate::routes::{self, Destination, Facts, Fields};
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
     let (mut head, body) = request.into_parts();
     let site = &client.site;
+    let is_alone = !client.connection.is_busy();
     let mut exchange = Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), &head);
     exchange.keep_fields(&head.headers);
     if !client.connection.may_ask(&site.config.limits) {
@@ -58,8 +60,16 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
             // gRPC refuses requests without it.
             head.headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
-    } else if !body.is_end_stream() {
-        headers::delimit_body(&mut head.headers);
+    } else {
+        if !is_alone {
+            exchange.place = client.connection.another(site.config.timeouts.connect).await;
+            if exchange.place.is_none() {
+                return refuse(Refusal::NO_CONNECTION_LEFT, exchange);
+            }
+        }
+        if !body.is_end_stream() {
+            headers::delimit_body(&mut head.headers);
+        }
     }
     for edits in [&site.listeners[client.listener].request_edits, &upstream.request_edits].into_iter().flatten() {
         edits.apply_to(&mut head.headers, client.about());
@@ -150,8 +160,8 @@ async fn attempts(
         // A kept connection may have ended a moment ago. Then nothing was sent, and the request is
         // returned.
         let sent = sender.send(request);
-        let limit = site.config.timeouts.response;
-        let (unsent, error) = match wait_for_answer(sent, limit, progress).await {
+        let timeouts = &site.config.timeouts;
+        let (unsent, error) = match wait_for_answer(sent, timeouts, progress).await {
             Some(Ok(response)) => {
                 used.server().answered();
                 if reused {
@@ -162,7 +172,7 @@ async fn attempts(
             Some(Err(failure)) => failure,
             None => {
                 sender.give_up();
-                used.complain(&format_args!("no answer within {limit:?}"));
+                used.complain(&format_args!("no answer within {:?}", timeouts.response));
                 return Err(Refusal::SILENT);
             }
         };
@@ -177,7 +187,9 @@ async fn attempts(
             (None, Some(replay)) => replay.into_request(),
             (None, None) => {
                 complain_of_answer(&used, error.as_ref());
-                used.server().failed();
+                if !reused {
+                    used.server().failed();
+                }
                 return Err(Refusal::BROKE_OFF);
             }
         };
@@ -204,19 +216,17 @@ fn complain_of_answer(used: &Use, error: Option<&hyper::Error>) {
     }
 }
 
-/// The limit applies to the server: it starts when the server has the whole request.
-async fn wait_for_answer<T>(
-    answer: impl Future<Output = T>,
-    limit: std::time::Duration,
-    progress: &Progress,
-) -> Option<T> {
+/// Waits until the server has had the whole request for the time of a response, or an upload makes no
+/// progress. After an upload that time starts late, by at most `idle`.
+async fn wait_for_answer<T>(answer: impl Future<Output = T>, timeouts: &Timeouts, progress: &Progress) -> Option<T> {
     let mut answer = std::pin::pin!(answer);
     loop {
-        let before = progress.bytes.get();
+        let (before, was_sent) = (progress.bytes.get(), progress.done.get());
+        let limit = if was_sent { timeouts.response } else { timeouts.idle };
         match timeout(limit, answer.as_mut()).await {
             Ok(answer) => return Some(answer),
             // During a long upload the server is not slow. A stalled upload has its own limit.
-            Err(_) if !progress.done.get() && progress.bytes.get() != before => {}
+            Err(_) if (progress.bytes.get(), progress.done.get()) != (before, was_sent) => {}
             Err(_) => return None,
         }
     }
@@ -303,9 +313,6 @@ fn answer(
 ) -> Response<WebBody> {
     let (mut head, body) = response.into_parts();
     let framing = headers::to_client(&mut head);
-    if let Some(edits) = &client.site.listeners[client.listener].response_edits {
-        edits.apply_to(&mut head.headers, client.about());
-    }
     exchange.status = head.status.as_u16();
     exchange.server = Some((lease.used.server().addr, lease.used.server().index()));
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
@@ -326,6 +333,9 @@ fn answer(
             return refuse(Refusal::BROKE_PROTOCOL, exchange);
         }
     }
+    if let Some(edits) = &client.site.listeners[client.listener].response_edits {
+        edits.apply_to(&mut head.headers, client.about());
+    }
     Response::from_parts(head, WebBody::relayed(body, client.site.config.timeouts.idle, lease, exchange))
 }
 
@@ -340,8 +350,39 @@ fn redirect(status: u16, location: &str, exchange: Exchange) -> Response<WebBody
 
 fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {
     exchange.status = refusal.0;
-    let mut response = Response::new(WebBody::text(refusal.text(), exchange));
+    let mut text = refusal.text();
+    let length = HeaderValue::from(text.len());
+    if exchange.is_head() {
+        // hyper omits the body for HTTP/1.1 only.
+        text.clear();
+    }
+    let mut response = Response::new(WebBody::text(text, exchange));
     *response.status_mut() = StatusCode::from_u16(refusal.0).unwrap_or(StatusCode::BAD_GATEWAY);
+    response.headers_mut().insert(header::CONTENT_LENGTH, length);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::sleep;
+
+    /// The time that a client takes for its upload is not the server's.
+    #[tokio::test]
+    async fn limit_of_an_answer_starts_after_the_upload() {
+        let short = Duration::from_millis(200);
+        for (response, idle, pause) in [(short, short, short / 10), (short, short * 10, short * 3)] {
+            let (timeouts, progress) = (Timeouts { response, idle, ..Timeouts::default() }, Progress::default());
+            let answer = async {
+                sleep(pause).await;
+                progress.bytes.set(1);
+                progress.done.set(true);
+                sleep(response).await;
+            };
+            assert_eq!(wait_for_answer(answer, &timeouts, &progress).await, Some(()), "{idle:?}");
+            assert_eq!(wait_for_answer(std::future::pending::<()>(), &timeouts, &progress).await, None);
+        }
+    }
 }

@@ -17,8 +17,9 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 pub(crate) fn wanted_upgrade(head: &request::Parts) -> Option<HeaderValue> {
     let asked = head.version == Version::HTTP_11 && lists(&head.headers, "upgrade");
     // Cleartext HTTP/2 (RFC 9113 3.1: obsolete) would be a tunnel with requests that the proxy does
-    // not see.
-    let is_seen = |protocol: &&HeaderValue| !protocol.as_bytes().to_ascii_lowercase().starts_with(b"h2c");
+    // not see. A server may choose it from a list.
+    let is_h2c = |protocol: &[u8]| protocol.trim_ascii().to_ascii_lowercase().starts_with(b"h2c");
+    let is_seen = |protocols: &&HeaderValue| !protocols.as_bytes().split(|&byte| byte == b',').any(is_h2c);
     asked.then(|| head.headers.get(header::UPGRADE).filter(is_seen).cloned()).flatten()
 }
 
@@ -330,6 +331,10 @@ mod tests {
         assert_eq!(head.headers["upgrade"], "websocket");
         let no_connection = forwarded(request("/", &[("host", "a"), ("upgrade", "websocket")])).unwrap();
         assert!(!no_connection.headers.contains_key("upgrade"));
+        for hidden in ["h2c", "websocket, h2c", "a,H2C-16"] {
+            let head = forwarded(request("/", &[("host", "a"), ("connection", "upgrade"), ("upgrade", hidden)]));
+            assert!(!head.unwrap().headers.contains_key("upgrade"), "{hidden}");
+        }
         for (status, stays) in [(101, true), (200, false)] {
             let answer =
                 Response::builder().status(status).header("upgrade", "websocket").header("connection", "upgrade");

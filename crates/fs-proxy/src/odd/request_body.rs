@@ -1,6 +1,8 @@
 //! A request's body as a stream: counted, with a minimum rate, and never buffered.
 
+use crate::fields::may_be_trailer;
 use bytes::Bytes;
+use http::HeaderName;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::cell::Cell;
 use std::future::Future;
@@ -46,7 +48,7 @@ impl Paced {
             if self.arrived >= self.pace {
                 (self.arrived, self.spent) = (0, Duration::ZERO);
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            return Poll::Ready(frame.map(|frame| frame.map(without_fields_of_heads).map_err(Into::into)));
         }
         let since = *self.waits_since.get_or_insert_with(Instant::now);
         let until = since + self.limit.saturating_sub(self.spent);
@@ -60,6 +62,17 @@ impl Paced {
             timer.as_mut().reset(until);
         }
     }
+}
+
+/// Removes the trailers that a recipient must not merge into the head (RFC 9110 6.5.1).
+fn without_fields_of_heads(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        let gone: Vec<HeaderName> = trailers.keys().filter(|name| !may_be_trailer(name.as_str())).cloned().collect();
+        for name in gone {
+            trailers.remove(name);
+        }
+    }
+    frame
 }
 
 /// The progress of a request's body.
