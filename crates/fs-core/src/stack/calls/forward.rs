@@ -40,14 +40,15 @@ impl<P: FramePool> Stack<P> {
         let on_trial = tcb.raise_mss(*now);
         tcb.hold_for_more(false);
         let share = frame_waiters.room(store, pool.payload_room(), tcb);
-        let limit = wanted.min(room.min(share) as usize);
+        let limit = wanted.min(room as usize);
+        let most = limit.min(share as usize);
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss.into(), summed, push_at_end: true, push_every: tcb.max_snd_wnd() / 2 };
         let before = if tcb.tx.next == NIL { NIL } else { tcb.tx.tail() };
         let snd_nxt = tcb.snd.nxt();
         let frames = frames_to_forward(pool, cut.mss);
         let (mut done, mut pushed) = (0, 0);
-        while done < limit && store.frames_left() >= frames && pool.available() >= frames {
+        while done < most && store.frames_left() >= frames && pool.available() >= frames {
             let left = (wanted - done) as u32;
             let part = slots.open_mut(source).and_then(|tcb| tcb.rx.pop_part(nodes, pool, left));
             let Some(frame) = part else { break };
