@@ -224,7 +224,7 @@ impl<P: FramePool> Stack<P> {
         // segment.
         let over = match ext.sender.user_timeout {
             Some(limit) => ext.keepalive_probes > 0 && self.now.since(ext.last_received) >= limit,
-            None => ext.keepalive_probes >= keepalive.count,
+            None => ext.keepalive_probes >= keepalive.count.into(),
         };
         if over {
             // The peer may only have lost its path to us: notify it by a reset (RFC 9293 3.8.4, as
@@ -234,7 +234,7 @@ impl<P: FramePool> Stack<P> {
         }
         // A late probe (nothing ran for a while, or the clock jumped) postpones the next ones: sent
         // all at once, they would all be unanswered.
-        let waits = keepalive.idle.saturating_add(keepalive.interval.saturating_mul(ext.keepalive_probes.into()));
+        let waits = keepalive.idle.saturating_add(keepalive.interval.saturating_mul(ext.keepalive_probes));
         ext.last_received = ext.last_received.max(self.now - waits);
         ext.keepalive_probes += 1;
         let probe = tcb.snd.una() - 1;
