@@ -338,6 +338,7 @@ impl<P: FramePool> Stack<P> {
         let handshakes = self.handshakes.capacity_bytes();
         let lists: usize = self.net.queues().iter().flat_map(|queue| queue.lens()).sum();
         let paths = self.net.waiting_and_paths().1 * 64;
+        let lists = lists + self.frame_waiters.lists().map(|list| list.len()).iter().sum::<usize>();
         slots + handshakes + paths + (lists + self.outbox.len() + self.deadlines.len() + self.time_waits.queued()) * 16
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct FrameWaiters {
     starved: VecDeque<(u32, u32)>,
     /// Number of connections notified in this turn, which are about to take their share.
     told: usize,
+    /// Number of connections that have ended while they waited, since they were last removed.
+    ended: usize,
     /// All waiting connections hold their share: each has segments in flight, whose acknowledgments
     /// or timers bring the next turn.
     all_hold_theirs: bool,
@@ -109,6 +111,27 @@ impl FrameWaiters {
             return false;
         }
         self.starved.len() > usize::from(starved == Starved::Waits)
+    }
+
+    /// Returns true if the connection is in a list.
+    pub(crate) fn holds(tcb: &Tcb) -> bool {
+        tcb.flags.has(Flags::WAITS_FOR_POOL)
+            || tcb.ext.as_ref().is_some_and(|ext| ext.sender.starved == Starved::Waits)
+    }
+
+    /// Records that a connection that waited has ended. Removes such connections once they are half of
+    /// all: while peers that take no data hold the frames, nothing else would.
+    #[cold]
+    pub(crate) fn end(&mut self, slots: &Slots) {
+        self.ended += 1;
+        if self.ended * 2 > self.queue.len() + self.starved.len() {
+            let is_open = |&(index, generation): &(u32, u32)| {
+                slots.open(index).is_some_and(|tcb| tcb.generation() == generation)
+            };
+            self.queue.retain(is_open);
+            self.starved.retain(is_open);
+            self.ended = 0;
+        }
     }
 
     /// Ends the reservation for connections that were notified in the last turn.

@@ -342,7 +342,7 @@ fn reply(host: &mut Host, listener: ListenerId, port: u16, bytes: usize) -> usiz
         }
         let list = texts(host, &mut peer);
         if list.is_empty() {
-            host.stack.tcp_close(id);
+            host.stack.tcp_abort(id);
             return arrived;
         }
         arrived += list.iter().map(|(_, len)| *len as usize).sum::<usize>();
@@ -368,6 +368,28 @@ fn zero_windows_leave_frames_for_others() {
         assert!(pool.in_use() <= pool.capacity() * 36 / 100, "{} of {} frames", pool.in_use(), pool.capacity());
         assert_eq!(reply(&mut host, listener, 5000, 20_000), 20_000, "segments of {mss} bytes");
     }
+}
+
+#[test]
+fn ended_waiters_leave_nothing_behind() {
+    // While closed windows hold the frames, each longer reply waits for more. Connections that end
+    // meanwhile must not stay in the list.
+    let mut plan = plan();
+    plan.tcp.send_buffer = 1 << 20;
+    let (mut host, listener) = crate::listening(plan);
+    hoard(&mut host, listener, 2000, 20, crate::OFFER, true);
+    let mut footprint = || {
+        for port in 5000..5300 {
+            assert_eq!(reply(&mut host, listener, port, 20_000), 20_000);
+        }
+        // Entries of timers are due until then.
+        host.advance(Duration::from_secs(60));
+        host.check();
+        host.stack.footprint()
+    };
+    let before = footprint();
+    let after = footprint();
+    assert!(after <= before + 1000, "{before} bytes became {after}");
 }
 
 #[test]
