@@ -208,7 +208,7 @@ pub struct TcpConfig {
     pub challenge_acks: u32,
     /// Time after which a connection is aborted if its peer keeps its window closed but
     /// acknowledges every probe. `None`: never, as RFC 9293 3.8.6.1 requires; an operator may bound
-    /// it (RFC 6429).
+    /// it (RFC 6429). Some minutes, whatever is set, while such peers leave no frames for others.
     pub zero_window_timeout: Option<Duration>,
 }
 
@@ -263,7 +263,8 @@ pub struct Limits {
     /// it, small payloads are merged by copying, and connections that hold more than the others get
     /// no further window. A sixteenth is added for connections that have nothing unread.
     pub receive_pool_percent: u8,
-    /// Frames that send queues of this core may hold, as a percentage of the pool.
+    /// Frames that send queues of this core may hold, as a percentage of the pool. The last eighth of
+    /// them is for connections that have nothing queued.
     pub send_pool_percent: u8,
     /// Packets that wait for one neighbour's address.
     pub neighbour_queue: u32,

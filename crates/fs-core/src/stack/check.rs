@@ -13,6 +13,7 @@ use crate::stack::Stack;
 use crate::tcb::deadlines::Id;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::segment::mark;
+use crate::tcb::send::sender::Starved;
 use crate::tcb::{Slot, Tcb};
 use crate::timer::tick::{TICK_SHIFT, tick_before};
 use alloc::collections::BTreeSet;
@@ -74,17 +75,22 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Checks that each connection marked as waiting for frames has exactly one entry in the list,
-    /// and no other has one.
+    /// and no other has one; and so for starved ones.
     fn check_frame_waiters(&self) {
-        let mut waiting = BTreeSet::new();
-        for (index, generation) in self.frame_waiters.iter() {
-            let Some(tcb) = self.slots.open(index).filter(|tcb| tcb.generation() == generation) else { continue };
-            assert!(tcb.flags.has(Flags::WAITS_FOR_POOL), "{index}: listed as waiting for frames, and not marked");
-            assert!(waiting.insert(index), "{index}: waits for frames twice");
-        }
-        for index in 0..self.slots.len() as u32 {
-            let marked = self.slots.open(index).is_some_and(|tcb| tcb.flags.has(Flags::WAITS_FOR_POOL));
-            assert!(!marked || waiting.contains(&index), "{index}: marked as waiting for frames, and not listed");
+        let waits = |tcb: &Tcb| tcb.flags.has(Flags::WAITS_FOR_POOL);
+        let starves = |tcb: &Tcb| tcb.ext.as_ref().is_some_and(|ext| ext.sender.starved == Starved::Waits);
+        let marks: [&dyn Fn(&Tcb) -> bool; 2] = [&waits, &starves];
+        for (list, is_marked) in self.frame_waiters.lists().into_iter().zip(marks) {
+            let mut waiting = BTreeSet::new();
+            for &(index, generation) in list {
+                let Some(tcb) = self.slots.open(index).filter(|tcb| tcb.generation() == generation) else { continue };
+                assert!(is_marked(tcb), "{index}: listed as waiting for frames, and not marked");
+                assert!(waiting.insert(index), "{index}: waits for frames twice");
+            }
+            for index in 0..self.slots.len() as u32 {
+                let marked = self.slots.open(index).is_some_and(is_marked);
+                assert!(!marked || waiting.contains(&index), "{index}: marked as waiting for frames, and not listed");
+            }
         }
     }
 
@@ -332,6 +338,7 @@ impl<P: FramePool> Stack<P> {
         let handshakes = self.handshakes.capacity_bytes();
         let lists: usize = self.net.queues().iter().flat_map(|queue| queue.lens()).sum();
         let paths = self.net.waiting_and_paths().1 * 64;
+        let lists = lists + self.frame_waiters.lists().map(|list| list.len()).iter().sum::<usize>();
         slots + handshakes + paths + (lists + self.outbox.len() + self.deadlines.len() + self.time_waits.queued()) * 16
     }
 

@@ -2,11 +2,16 @@
 //!
 //! A connection whose segments are acknowledged writes again at once. The connections that had the
 //! frames when they ran out would therefore keep them, and others would starve. While a connection
-//! waits, none takes more than its share, none takes any of the last eighth, and waiting
-//! connections are notified in order.
+//! waits, none takes more than its share, and waiting connections are notified in order.
+//!
+//! Peers that take no data may hold frames indefinitely. The last eighth of the frames is therefore
+//! for connections that have nothing queued, two segments for each, if the peer's window is open
+//! (Linux grants `tcp_wmem[0]` to each socket whatever others hold). A connection that was refused
+//! even that is *starved*: until it is notified, no other takes a frame.
 
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
+use crate::tcb::send::sender::Starved;
 use crate::tcb::send::store::TxStore;
 use crate::tcb::slots::Slots;
 use alloc::collections::VecDeque;
@@ -21,8 +26,12 @@ const SHARE_MIN_SEGMENTS: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct FrameWaiters {
     queue: VecDeque<(u32, u32)>,
+    /// Starved connections. They may be in `queue`, too.
+    starved: VecDeque<(u32, u32)>,
     /// Number of connections notified in this turn, which are about to take their share.
     told: usize,
+    /// Number of connections that have ended while they waited, since they were last removed.
+    ended: usize,
     /// All waiting connections hold their share: each has segments in flight, whose acknowledgments
     /// or timers bring the next turn.
     all_hold_theirs: bool,
@@ -31,46 +40,97 @@ pub(crate) struct FrameWaiters {
 impl FrameWaiters {
     /// Returns true if no connection waits, and none has just been notified.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.told == 0
+        self.queue.is_empty() && self.starved.is_empty() && self.told == 0
     }
 
     /// Returns true if a scan may find a connection to notify.
-    pub(crate) fn is_due(&self) -> bool {
-        !self.queue.is_empty() && !self.all_hold_theirs
+    pub(crate) fn is_due(&self, store: &TxStore) -> bool {
+        !self.starved.is_empty() && store.frames_left() > 0
+            || !self.queue.is_empty() && !self.all_hold_theirs && store.room() > 0
     }
 
-    /// Returns all waiting connections, for `Stack::check`.
+    /// Returns all waiting connections, and all starved ones, for `Stack::check`.
     #[cfg(any(test, feature = "check"))]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.queue.iter().copied()
+    pub(crate) fn lists(&self) -> [&VecDeque<(u32, u32)>; 2] {
+        [&self.queue, &self.starved]
     }
 
-    pub(crate) fn push(&mut self, index: u32, generation: u32) {
-        self.queue.push_back((index, generation));
-        self.all_hold_theirs = false;
+    /// Makes a connection wait whose application was refused space.
+    #[cold]
+    pub(crate) fn wait(&mut self, index: u32, tcb: &mut Tcb) {
+        let entry = (index, tcb.generation());
+        if tcb.tx.bytes == 0 && tcb.snd.wnd() > 0 {
+            let starved = &mut tcb.ext_mut().sender.starved;
+            if core::mem::replace(starved, Starved::Waits) != Starved::Waits {
+                self.starved.push_back(entry);
+            }
+        } else if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
+            tcb.flags.set(Flags::WAITS_FOR_POOL);
+            self.queue.push_back(entry);
+            self.all_hold_theirs = false;
+        }
     }
 
     /// Returns the bytes that a connection may hold, where a frame takes `payload`. A connection
     /// that holds its share and wants more waits as well, so all heavy senders are soon in the
     /// list.
-    fn share(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> u32 {
+    #[cold]
+    fn share(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> usize {
         // Counts the connection itself, unless it was notified, or waits and tries again.
         let other = usize::from(self.told == 0 && !tcb.flags.has(Flags::WAITS_FOR_POOL));
-        let all = (self.queue.len() + self.told + other).max(1);
+        let all = (self.queue.len() + self.starved.len() + self.told + other).max(1);
         let mss = usize::from(tcb.mss);
-        let bytes = (store.most().div_ceil(all) * payload.min(mss)).max(SHARE_MIN_SEGMENTS * mss);
-        u32::try_from(bytes).unwrap_or(u32::MAX)
+        (store.most().div_ceil(all) * payload.min(mss)).max(SHARE_MIN_SEGMENTS * mss)
     }
 
     /// Returns the bytes that a connection may queue now.
     #[inline]
-    pub(crate) fn room(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> u32 {
-        if self.is_empty() {
-            u32::MAX
-        } else if self.queue.is_empty() || store.has_room() {
-            self.share(store, payload, tcb).saturating_sub(tcb.tx.bytes)
-        } else {
-            0
+    pub(crate) fn room(&self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
+        let mss = usize::from(tcb.mss);
+        let mut room = store.room() * payload.min(mss);
+        if !self.is_empty() {
+            if self.overtakes(tcb) {
+                return 0;
+            }
+            room = room.min(self.share(store, payload, tcb).saturating_sub(tcb.tx.bytes as usize));
+        }
+        let least = SHARE_MIN_SEGMENTS * mss;
+        if room < least && tcb.tx.bytes == 0 {
+            let left = store.frames_left() * payload.min(mss);
+            room = room.max(least.min(left).min(tcb.snd.wnd() as usize));
+        }
+        room
+    }
+
+    /// Returns true if a write would take frames that another, starved connection waits for.
+    #[cold]
+    fn overtakes(&self, tcb: &mut Tcb) -> bool {
+        let starved = tcb.ext.as_ref().map_or(Starved::No, |ext| ext.sender.starved);
+        if starved == Starved::Told {
+            tcb.ext_mut().sender.starved = Starved::No;
+            return false;
+        }
+        self.starved.len() > usize::from(starved == Starved::Waits)
+    }
+
+    /// Returns true if the connection is in a list.
+    pub(crate) fn holds(tcb: &Tcb) -> bool {
+        tcb.flags.has(Flags::WAITS_FOR_POOL)
+            || tcb.ext.as_ref().is_some_and(|ext| ext.sender.starved == Starved::Waits)
+    }
+
+    /// Records that a connection that waited has ended. Removes such connections once they are half of
+    /// all: while peers that take no data hold the frames, nothing else would.
+    #[cold]
+    pub(crate) fn end(&mut self, slots: &Slots) {
+        self.ended += 1;
+        if self.ended * 2 > self.queue.len() + self.starved.len() {
+            let is_open = |&(index, generation): &(u32, u32)| {
+                slots.open(index).is_some_and(|tcb| tcb.generation() == generation)
+            };
+            self.queue.retain(is_open);
+            self.starved.retain(is_open);
+            self.ended = 0;
         }
     }
 
@@ -81,28 +141,41 @@ impl FrameWaiters {
 
     /// Starts a turn's scan of the waiting connections; a frame takes `payload` bytes.
     pub(crate) fn look(&self, store: &TxStore, available: usize, payload: usize) -> Scan {
-        let frames = store.room().min(available);
-        Scan { frames, payload, entries: self.queue.len() }
+        let (frames, least) = (store.room().min(available), store.frames_left().min(available));
+        Scan { frames, least, payload, entries: self.queue.len() }
     }
 
-    /// Removes the oldest connection that can take half of its share, or an eighth of all frames.
-    /// Returns `None` if there is none, or if all frames are promised.
+    /// Removes the oldest starved connection, or the oldest one that can take half of its share, or an
+    /// eighth of all frames. Returns `None` if there is none, or if all frames are promised.
     pub(crate) fn next(&mut self, look: &mut Scan, store: &TxStore, slots: &mut Slots) -> Option<u32> {
+        let is_writer = |tcb: &Tcb| !tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED);
+        while look.least > 0 {
+            let Some((index, generation)) = self.starved.pop_front() else { break };
+            let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { continue };
+            tcb.ext_mut().sender.starved = Starved::Told;
+            if !is_writer(tcb) {
+                continue;
+            }
+            self.told += 1;
+            look.least = look.least.saturating_sub(SHARE_MIN_SEGMENTS);
+            look.frames = look.frames.saturating_sub(SHARE_MIN_SEGMENTS);
+            return Some(index);
+        }
         while look.entries > 0 && look.frames > 0 {
             look.entries -= 1;
             let (index, generation) = self.queue.pop_front()?;
             let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { continue };
-            if tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED) {
+            if !is_writer(tcb) {
                 tcb.flags.clear(Flags::WAITS_FOR_POOL);
                 continue;
             }
             self.queue.push_back((index, generation));
             let share = self.share(store, look.payload, tcb);
-            let room = share.saturating_sub(tcb.tx.bytes) as usize;
+            let room = share.saturating_sub(tcb.tx.bytes as usize);
             let frame = look.payload.clamp(1, usize::from(tcb.mss));
             // Requires at least one byte of space, also if an eighth of few frames is none: a
             // connection that is notified in vain waits again at once.
-            if room < (share as usize / 2).min(store.eighth() * frame).max(1) {
+            if room < (share / 2).min(store.eighth() * frame).max(1) {
                 continue;
             }
             self.queue.pop_back();
@@ -111,15 +184,17 @@ impl FrameWaiters {
             tcb.flags.clear(Flags::WAITS_FOR_POOL);
             return Some(index);
         }
-        self.all_hold_theirs = self.told == 0;
+        self.all_hold_theirs = self.told == 0 && look.frames > 0;
         None
     }
 }
 
 /// State of a scan: see [`FrameWaiters::look`].
 pub(crate) struct Scan {
-    /// Frames that are not promised.
+    /// Frames in front of the last eighth that are not promised.
     frames: usize,
+    /// All frames that are not promised.
+    least: usize,
     payload: usize,
     /// Entries that are not scanned yet.
     entries: usize,

@@ -389,8 +389,9 @@ impl<P: FramePool> Stack<P> {
             Slot::Open(tcb) if !tcb.flags.has(Flags::ORPHAN) => Some(Box::new(self.open_info(tcb, index))),
             _ => None,
         };
-        let Self { slots, pool, nodes, store, table, .. } = self;
+        let Self { slots, pool, nodes, store, table, frame_waiters, .. } = self;
         let Slot::Open(tcb) = slots.slot_mut(index) else { return };
+        let waited = FrameWaiters::holds(tcb);
         let key = tcb.key();
         let generation = tcb.generation();
         key.probe(|ends| fs_probe::closed(ends, error.is_some()));
@@ -403,11 +404,17 @@ impl<P: FramePool> Stack<P> {
         if tcb.flags.has(Flags::ORPHAN) {
             tcb.rx.clear(nodes, pool);
             slots.vacate(index);
+            if waited {
+                frame_waiters.end(slots);
+            }
             return;
         }
         let rx = core::mem::replace(&mut tcb.rx, crate::frame_queue::FrameQueue::new());
         let finished = tcb.flags.has(Flags::FIN_RECEIVED);
         *slots.slot_mut(index) = Slot::Dead(Box::new(Dead { key, device, generation, rx, finished, error, info }));
+        if waited {
+            frame_waiters.end(slots);
+        }
         self.notify(index, Ready::READ | Ready::WRITE | Ready::CLOSED);
     }
 

@@ -66,7 +66,7 @@ impl<P: FramePool> Stack<P> {
             self.waits_for_answer().then(|| self.delay_end()),
             self.time_waits.next_deadline(),
             self.net.next_deadline(self.now),
-            now(self.frame_waiters.is_due() && self.may_send()),
+            now(self.frame_waiters.is_due(&self.store) && self.pool.available() > 0),
         ]
         .into_iter()
         .flatten()
@@ -174,12 +174,12 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn on_persist_timer(&mut self, index: u32) {
-        let Self { slots, stats, config, now, .. } = self;
+        let Self { slots, store, stats, config, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        let orphan = tcb.flags.has(Flags::ORPHAN);
-        // A peer that answers probes indefinitely occupies memory that no application waits for. An
-        // orphan is therefore ended once the interval between probes has reached its maximum, after
-        // some minutes (Linux: `tcp_probe_timer`, `alive`).
+        let orphan = tcb.flags.has(Flags::ORPHAN) || store.is_scarce();
+        // A peer that answers probes indefinitely occupies memory that no application waits for, or
+        // that others need. An orphan is therefore ended once the interval between probes has reached
+        // its maximum, after some minutes (Linux: `tcp_probe_timer`, `alive`).
         let held = orphan && tcb.rto(&config.tcp) >= config.tcp.rto_max;
         let unanswered = tcb.window_probes() >= give_up_after(config.tcp.retries, orphan);
         if unanswered || held || tcb.closed_too_long(&config.tcp, *now) {
@@ -196,7 +196,7 @@ impl<P: FramePool> Stack<P> {
     fn on_retransmission_timer(&mut self, index: u32) {
         let Self { slots, store, stats, config, now, net, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN));
+        let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN) || store.is_scarce());
         if tcb.gives_up(&config.tcp, limit, *now) || tcb.window_gone_too_long(&config.tcp, *now) {
             return self.time_out(index);
         }
@@ -224,7 +224,7 @@ impl<P: FramePool> Stack<P> {
         // segment.
         let over = match ext.sender.user_timeout {
             Some(limit) => ext.keepalive_probes > 0 && self.now.since(ext.last_received) >= limit,
-            None => ext.keepalive_probes >= keepalive.count,
+            None => ext.keepalive_probes >= keepalive.count.into(),
         };
         if over {
             // The peer may only have lost its path to us: notify it by a reset (RFC 9293 3.8.4, as
@@ -234,7 +234,7 @@ impl<P: FramePool> Stack<P> {
         }
         // A late probe (nothing ran for a while, or the clock jumped) postpones the next ones: sent
         // all at once, they would all be unanswered.
-        let waits = keepalive.idle.saturating_add(keepalive.interval.saturating_mul(ext.keepalive_probes.into()));
+        let waits = keepalive.idle.saturating_add(keepalive.interval.saturating_mul(ext.keepalive_probes));
         ext.last_received = ext.last_received.max(self.now - waits);
         ext.keepalive_probes += 1;
         let probe = tcb.snd.una() - 1;
@@ -243,18 +243,10 @@ impl<P: FramePool> Stack<P> {
         self.schedule(index, Ready::default());
     }
 
-    /// Returns true if send queues may take more frames.
-    fn may_send(&self) -> bool {
-        self.store.has_room() && self.pool.available() > 0
-    }
-
     /// Notifies as many connections as there are frames for, each for its share. A connection that
     /// holds its share keeps waiting.
     fn wake_frame_waiters(&mut self) {
         self.frame_waiters.begin_turn();
-        if !self.may_send() {
-            return;
-        }
         let mut look = self.frame_waiters.look(&self.store, self.pool.available(), self.pool.payload_room());
         while let Some(index) = self.frame_waiters.next(&mut look, &self.store, &mut self.slots) {
             self.notify(index, Ready::WRITE);

@@ -77,7 +77,8 @@ pub(crate) struct Ext {
     /// RFC 2883: the duplicate range to report in the next ACK.
     pub(crate) dsack: Option<(SeqNum, SeqNum)>,
     pub(crate) keepalive: Option<Keepalive>,
-    pub(crate) keepalive_probes: u8,
+    /// Unanswered probes. With TCP_USER_TIMEOUT there is no limit to their number.
+    pub(crate) keepalive_probes: u32,
     /// Tick of a wheel entry of this connection that is later than the armed one, or 0: it can be
     /// armed again.
     pub(crate) later_entry: u32,

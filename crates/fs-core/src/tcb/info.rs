@@ -28,7 +28,9 @@ impl Tcb {
                 Recovery::Fast { .. } => CaState::Recovery,
                 Recovery::Loss { .. } => CaState::Loss,
             },
-            probes: ext.map_or(0, |e| if persist { e.sender.window_probes } else { e.keepalive_probes }),
+            probes: ext.map_or(0, |e| {
+                if persist { e.sender.window_probes } else { e.keepalive_probes.try_into().unwrap_or(u8::MAX) }
+            }),
             backoff: self.backoff,
             timestamps: self.flags.has(Flags::TIMESTAMPS),
             sack: self.flags.has(Flags::SACK),

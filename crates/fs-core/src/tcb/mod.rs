@@ -44,6 +44,7 @@ use flags::Flags;
 use send::buffer::TxQueue;
 use send::loss::Loss;
 use send::rto::RttEstimator;
+use send::sender::Starved;
 use sequence::{ReceiveSequence, SendSequence, TsRecent};
 use timer_kind::TimerTick;
 
@@ -315,7 +316,16 @@ impl Tcb {
     /// Returns true if the application may write.
     #[inline(always)]
     pub(crate) fn writable(&self) -> bool {
-        self.tx.bytes <= self.write_mark() && self.below_low_water()
+        self.tx.bytes <= self.write_mark() && self.below_low_water() && !self.waits_for_frames()
+    }
+
+    /// Returns true if a write would be refused for lack of frames. A connection that waits for some
+    /// has an extension.
+    #[inline(always)]
+    fn waits_for_frames(&self) -> bool {
+        let Some(ext) = self.ext.as_ref() else { return false };
+        let least = self.tx.bytes == 0 && self.snd.wnd() > 0;
+        ext.sender.starved == Starved::Waits || self.flags.has(Flags::WAITS_FOR_POOL) && !least
     }
 
     /// Returns true if unsent segments are queued (data or FIN).

@@ -162,9 +162,10 @@ impl Tcb {
     fn begin_ack(&mut self, store: &TxStore, ack: SeqNum, now: Instant) {
         self.check_app_limited();
         self.check_window_limited();
-        let (window, mut at, end) = (self.window, self.tx.head(), self.tx.next);
+        let (window, una, mut at, end) = (self.window, self.snd.una(), self.tx.head(), self.tx.next);
         let Some(bbr) = self.bbr() else { return };
         bbr.begin(&window, now);
+        bbr.rate.forget_start(una);
         while at != end && at != NIL {
             let segment = &store.segments[at];
             if segment.end().after(ack) {

@@ -241,7 +241,7 @@ impl Tcb {
         if self.snd.una() != self.snd.nxt() || self.timer_runs() {
             return None;
         }
-        let waits = keepalive.interval.saturating_mul(ext.keepalive_probes.into());
+        let waits = keepalive.interval.saturating_mul(ext.keepalive_probes);
         Some(ext.last_received + keepalive.idle + waits)
     }
 

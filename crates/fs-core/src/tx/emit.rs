@@ -32,6 +32,7 @@ pub(crate) fn emit_segment<P: FramePool>(
     now: Instant,
     out: &mut Vec<TxFrame>,
 ) -> bool {
+    tcb.forget_acknowledged_urgent();
     let path = net.path(tcb.path);
     let known = path.state() == PathState::Known;
     let TxStore { segments, rest, .. } = store;

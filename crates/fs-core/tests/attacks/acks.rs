@@ -2,7 +2,8 @@
 
 use crate::{connected, plan, sent};
 use fs_core::internals::SeqNum;
-use fs_core::{CongestionControl, DropReason, Duration, Error, FramePool, Shutdown, TcpId, TcpOptions, TcpState};
+use fs_core::{CongestionControl, DropReason, Duration, Error, Event, FramePool, ListenerId, Ready, Shutdown, TcpId};
+use fs_core::{TcpOptions, TcpState};
 use fs_fuzz::host::{Host, Plan};
 use fs_fuzz::packet::ACK;
 use fs_fuzz::peer::{Offer, Peer, segment};
@@ -312,23 +313,97 @@ fn zero_window_holding_of_closed_connections() {
     assert_eq!((host.stack.tcp_connections(), host.stack.pool().in_use()), (0, 0), "given up within a day");
 }
 
+/// The application writes a megabyte to each of `count` new connections from `port` on. Their peers close
+/// their windows before it, or acknowledge nothing.
+fn hoard(host: &mut Host, listener: ListenerId, port: u16, count: u16, offer: Offer, closed: bool) -> Vec<Peer> {
+    let open = |n| {
+        let (mut peer, id) = Peer::open(host, listener, port + n, 60_000, offer).unwrap();
+        if closed {
+            peer.window = 0;
+            let nxt = peer.ack;
+            ack(host, &mut peer, nxt, &[]);
+        }
+        let _ = host.stack.tcp_send(id, &[1; 100_000]);
+        sent(host);
+        peer
+    };
+    (0..count).map(open).collect()
+}
+
+/// A new connection receives a request and sends a reply of several segments, which the peer
+/// acknowledges. Returns the bytes that arrive.
+fn reply(host: &mut Host, listener: ListenerId, port: u16, bytes: usize) -> usize {
+    let (mut peer, id) = Peer::open(host, listener, port, 60_000, crate::OFFER).unwrap();
+    crate::works(host, &mut peer, id, b"hello");
+    let (mut written, mut arrived, mut told) = (0, 0, true);
+    loop {
+        if std::mem::take(&mut told) {
+            written += host.stack.tcp_send(id, &vec![2; bytes - written]).unwrap_or(0);
+        }
+        let list = texts(host, &mut peer);
+        if list.is_empty() {
+            host.stack.tcp_abort(id);
+            return arrived;
+        }
+        arrived += list.iter().map(|(_, len)| *len as usize).sum::<usize>();
+        let nxt = peer.ack;
+        ack(host, &mut peer, nxt, &[]);
+        host.stack.tick();
+        let mut events = Vec::new();
+        host.stack.drain_events(&mut events);
+        told = written < bytes && events.contains(&Event::Tcp(id, Ready::WRITE));
+    }
+}
+
 #[test]
 fn zero_windows_leave_frames_for_others() {
     // Many such connections take the send share of the pool, not the frames required to receive and
-    // to reply.
+    // to reply. A small segment takes a frame, too.
+    for mss in [1460, 88] {
+        let mut plan = plan();
+        plan.tcp.send_buffer = 1 << 20;
+        let (mut host, listener) = crate::listening(plan);
+        hoard(&mut host, listener, 2000, 100, Offer { mss: Some(mss), ..crate::OFFER }, true);
+        let pool = host.stack.pool();
+        assert!(pool.in_use() <= pool.capacity() * 36 / 100, "{} of {} frames", pool.in_use(), pool.capacity());
+        assert_eq!(reply(&mut host, listener, 5000, 20_000), 20_000, "segments of {mss} bytes");
+    }
+}
+
+#[test]
+fn ended_waiters_leave_nothing_behind() {
+    // While closed windows hold the frames, each longer reply waits for more. Connections that end
+    // meanwhile must not stay in the list.
     let mut plan = plan();
     plan.tcp.send_buffer = 1 << 20;
     let (mut host, listener) = crate::listening(plan);
-    for n in 0..100 {
-        let (mut peer, id) = Peer::open(&mut host, listener, 2000 + n, 60_000, crate::OFFER).unwrap();
-        peer.window = 0;
-        let nxt = peer.ack;
-        ack(&mut host, &mut peer, nxt, &[]);
-        let _ = host.stack.tcp_send(id, &[1; 100_000]);
+    hoard(&mut host, listener, 2000, 20, crate::OFFER, true);
+    let mut footprint = || {
+        for port in 5000..5300 {
+            assert_eq!(reply(&mut host, listener, port, 20_000), 20_000);
+        }
+        // Entries of timers are due until then.
+        host.advance(Duration::from_secs(60));
+        host.check();
+        host.stack.footprint()
+    };
+    let before = footprint();
+    let after = footprint();
+    assert!(after <= before + 1000, "{before} bytes became {after}");
+}
+
+#[test]
+fn silent_receivers_leave_frames_for_others() {
+    // Peers that acknowledge nothing, with open windows, use up what is kept for others. While it is
+    // scarce, they are given up like orphans, after some minutes.
+    let mut plan = plan();
+    plan.tcp.send_buffer = 1 << 20;
+    let (mut host, listener) = crate::listening(plan);
+    hoard(&mut host, listener, 2000, 100, crate::OFFER, false);
+    assert_eq!(reply(&mut host, listener, 5000, 20_000), 0, "the test needs more such peers");
+    let end = host.now + Duration::from_secs(240);
+    while host.now < end && host.advance_to_deadline() {
         sent(&mut host);
     }
-    let pool = host.stack.pool();
-    assert!(pool.in_use() <= pool.capacity() * 45 / 100, "{} of {} frames", pool.in_use(), pool.capacity());
-    let (mut peer, id) = Peer::open(&mut host, listener, 5000, 60_000, crate::OFFER).unwrap();
-    crate::works(&mut host, &mut peer, id, b"hello");
+    assert_eq!(reply(&mut host, listener, 5001, 20_000), 20_000);
 }

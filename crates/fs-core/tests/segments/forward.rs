@@ -167,6 +167,37 @@ fn empty_pool_blocks() {
     assert_eq!(joined(&sent_to(&mut lab, &to)), data);
 }
 
+/// Another connection has the frames for sending, and waits for more. A relay gets the least that each
+/// connection may send, and is notified like a writer when there are more.
+#[test]
+fn spent_share_blocks_and_notifies() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let (mut from, mut to) = pair(&mut lab, 1460, TcpOptions::default());
+    lab.stack.tcp_close_listener(to.listener);
+    let large = TcpOptions { send_buffer: Some(16 << 20), ..TcpOptions::default() };
+    let mut other = lab.accept_with(4002, options(1460), large);
+    let written = lab.stack.tcp_send(other.id, &vec![1; 16 << 20]).unwrap();
+    let data = bytes(3 * MSS);
+    receive(&mut lab, &mut from, &data, &[MSS; 3]);
+    assert_eq!(lab.stack.tcp_forward(from.id, to.id, usize::MAX), Ok(2 * MSS));
+    assert_eq!(lab.stack.tcp_forward(from.id, to.id, usize::MAX), Err(Error::WouldBlock));
+    assert!(joined(&sent_to(&mut lab, &to)) == data[..2 * MSS]);
+    lab.events.clear();
+    let written = other.ack.wrapping_add(written as u32);
+    while other.ack != written {
+        // It is paced.
+        lab.pass(Duration::from_millis(10));
+        other.ack = other.ack.wrapping_add(joined(&sent_to(&mut lab, &other)).len() as u32);
+        lab.send(&other.seg(ACK));
+    }
+    lab.pass(Duration::ZERO);
+    assert!(lab.events.contains(&Event::Tcp(to.id, Ready::WRITE)), "nobody tells the relay");
+    assert_eq!(lab.stack.tcp_forward(from.id, to.id, usize::MAX), Ok(MSS));
+    to.ack = to.ack.wrapping_add(2 * MSS as u32);
+    lab.send(&to.seg(ACK));
+    assert!(joined(&sent_to(&mut lab, &to)) == data[2 * MSS..]);
+}
+
 /// The receiving calls know of an urgent byte; and only they report an end.
 #[test]
 fn urgent_data_and_ends_are_left_to_reads() {

@@ -79,6 +79,23 @@ fn late_keepalive_probes_are_not_sent_at_once() {
     assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "and still it ends");
 }
 
+/// TCP_USER_TIMEOUT replaces the count of keepalive probes, however many are sent until then.
+#[test]
+fn user_timeout_ends_hundreds_of_keepalive_probes() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    let user_timeout = Some(Duration::from_secs(600));
+    let options = TcpOptions { keepalive: Some(keepalive), user_timeout, ..TcpOptions::default() };
+    lab.stack.tcp_set_options(conn.id, options).unwrap();
+    lab.pass(Duration::from_secs(595));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
+    assert!((580..590).contains(&lab.sent().len()), "a probe a second");
+    assert_eq!(lab.stack.tcp_info(conn.id).unwrap().probes, u8::MAX);
+    lab.pass(Duration::from_secs(10));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed));
+}
+
 /// Times that wheel ticks cannot distinguish from the past (ticks are compared modulo 2^32, 52
 /// days) still work.
 #[test]

@@ -100,3 +100,25 @@ fn mark_alone_at_end() {
     lab.send(&Seg { seq: conn.seq.wrapping_add(1), ..conn.seg(FIN | ACK) });
     assert_eq!(lab.stack.tcp_recv(conn.id, &mut buf), Ok(0));
 }
+
+/// An acknowledged urgent byte must not be compared with numbers 2 GiB after it. Sending is also as fast
+/// as before.
+#[test]
+fn acknowledged_urgent_byte_is_forgotten() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    lab.stack.tcp_send_urgent(conn.id, b"X").unwrap();
+    let mut fast = 0;
+    for first in [true, false, false] {
+        if !first {
+            lab.stack.tcp_send(conn.id, b"Y").unwrap();
+        }
+        let before = lab.stack.fast_paths_taken();
+        let sent = lab.one();
+        assert_eq!((sent.has(URG), sent.urgent), (first, u16::from(first)));
+        fast = lab.stack.fast_paths_taken() - before;
+        conn.ack = conn.ack.wrapping_add(1);
+        lab.send(&conn.seg(ACK));
+    }
+    assert_eq!(fast, 1, "a byte that is acknowledged is still urgent");
+}

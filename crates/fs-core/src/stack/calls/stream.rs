@@ -78,7 +78,6 @@ impl<P: FramePool> Stack<P> {
         if buf.is_empty() {
             return Ok((index, 0));
         }
-        let frames_left = self.store.frames_left();
         let Self { slots, store, pool, net, frame_waiters, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err(Error::NotConnected) };
         tcb.check_app_limited();
@@ -86,8 +85,7 @@ impl<P: FramePool> Stack<P> {
         let more = then == Then::More;
         tcb.hold_for_more(more);
         let wanted = buf.len().min(room as usize);
-        let share = frame_waiters.room(store, pool.payload_room(), tcb);
-        let fits = wanted.min(frames_left.saturating_mul(pool.payload_room())).min(share as usize);
+        let fits = wanted.min(frame_waiters.room(store, pool.payload_room(), tcb));
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
         let n = tcb.tx.write(store, pool, tcb.snd.nxt(), &buf[..fits], cut);
@@ -103,9 +101,8 @@ impl<P: FramePool> Stack<P> {
             tcb.has_room_again(*now);
         }
         // The caller of a short write waits for an event, as after `WouldBlock`.
-        if n < wanted && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
-            tcb.flags.set(Flags::WAITS_FOR_POOL);
-            frame_waiters.push(index, tcb.generation());
+        if n < wanted {
+            frame_waiters.wait(index, tcb);
         }
         if n == 0 {
             return Err(Error::WouldBlock);
@@ -131,13 +128,11 @@ impl<P: FramePool> Stack<P> {
         }
         let Self { slots, store, pool, net, frame_waiters, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
-        if store.is_full() || frame_waiters.room(store, pool.payload_room(), tcb) == 0 {
+        if frame_waiters.room(store, pool.payload_room(), tcb) == 0 {
             // The send share of the core (receiving needs frames, too) or of this connection is
             // spent.
-            if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
-                tcb.flags.set(Flags::WAITS_FOR_POOL);
-                frame_waiters.push(index, tcb.generation());
-            }
+            tcb.refused_room();
+            frame_waiters.wait(index, tcb);
             return Err((Error::WouldBlock, frame));
         }
         let summed = !net.path(tcb.path).tx_checksum();

@@ -85,7 +85,7 @@ impl<P: FramePool> Stack<P> {
                 if tcb.urgent_offset().is_some() {
                     ready |= Ready::PRIORITY;
                 }
-                if !tcb.state.can_send() || tcb.writable() && !tcb.flags.has(Flags::WAITS_FOR_POOL) {
+                if !tcb.state.can_send() || tcb.writable() {
                     ready |= Ready::WRITE;
                 }
                 ready

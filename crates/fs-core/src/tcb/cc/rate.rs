@@ -80,8 +80,9 @@ pub(crate) struct Rate {
     app_limited: Option<u32>,
     /// The same for a bubble that the peer's window left while a hole kept it from moving.
     window_limited: Option<u32>,
-    /// Segments before this number were sent before the sampler began, and have no stamp.
-    since: SeqNum,
+    /// Segments before this number were sent before the sampler began, and have no stamp. `None` once
+    /// they are acknowledged.
+    since: Option<SeqNum>,
     /// Latest sample with a rate, and whether the application limited it: for TCP_INFO.
     pub(crate) latest: (u64, bool),
     // ---- of the current ACK
@@ -117,7 +118,7 @@ impl Rate {
             first_sent_us: now_us,
             app_limited: None,
             window_limited: None,
-            since,
+            since: Some(since),
             latest: (0, false),
             now_us,
             newly_acked: 0,
@@ -149,6 +150,12 @@ impl Rate {
         (self.newly_acked, self.newly_lost, self.newest, self.rtt_us) = (0, 0, None, None);
     }
 
+    /// Forgets where the sampler began, if everything before it is acknowledged: 2 GiB later it would
+    /// appear to lie ahead.
+    pub(crate) fn forget_start(&mut self, una: SeqNum) {
+        self.since = self.since.filter(|&since| una.before(since));
+    }
+
     /// Counts bytes of a segment that an ACK acknowledges in part.
     pub(crate) fn on_part_delivered(&mut self, bytes: u32) {
         self.delivered = self.delivered.wrapping_add(bytes);
@@ -159,7 +166,7 @@ impl Rate {
     /// Handles a segment that is acknowledged, cumulatively or by SACK, for the first time.
     pub(crate) fn on_delivered(&mut self, sent: &Sent) {
         self.on_part_delivered(sent.span);
-        if sent.seq.before(self.since) {
+        if !self.has_stamp(sent) {
             return;
         }
         let end = sent.seq + sent.span;
@@ -185,7 +192,11 @@ impl Rate {
     pub(crate) fn on_lost(&mut self, sent: &Sent) -> bool {
         self.lost = self.lost.wrapping_add(sent.span);
         self.newly_lost += sent.span;
-        !sent.seq.before(self.since)
+        self.has_stamp(sent)
+    }
+
+    fn has_stamp(&self, sent: &Sent) -> bool {
+        self.since.is_none_or(|since| sent.seq.at_or_after(since))
     }
 
     /// Returns the ACK's sample. An interval below `min_rtt_us` is invalid (a spurious

@@ -154,6 +154,15 @@ impl Tcb {
         self.ext_mut().sender.urgent = Some(end);
     }
 
+    /// Forgets SND.UP once it is acknowledged. It would appear to lie ahead again 2 GiB later. Called for
+    /// each data segment, none of which takes a fast path while SND.UP is set.
+    #[inline]
+    pub(crate) fn forget_acknowledged_urgent(&mut self) {
+        if self.ext.as_ref().is_some_and(|e| e.sender.urgent.is_some()) && !self.in_urgent_mode() {
+            self.ext_mut().sender.urgent = None;
+        }
+    }
+
     /// Returns the urgent pointer of a segment that begins at `seq`; 0: no URG bit. As on Linux and
     /// BSD, the pointer names the byte after the last urgent one (RFC 6093 section 4 keeps that). A
     /// pointer that does not fit is the field's maximum.

@@ -28,10 +28,23 @@ pub(crate) struct Sender {
     pub(crate) closed_since: Option<Instant>,
     /// Window probes that the peer has not answered.
     pub(crate) window_probes: u8,
+    /// Refused even the least that each connection may send.
+    pub(crate) starved: Starved,
     /// Segment sizes on the path.
     pub(crate) path: PathSize,
     /// Times by limiting reason.
     pub(crate) limited: Limited,
+}
+
+/// Whether a connection waits for the least that each may send: see `stack::frame_waiters`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Starved {
+    #[default]
+    No,
+    /// It is in the list.
+    Waits,
+    /// It was notified, and may take frames in spite of others that wait.
+    Told,
 }
 
 impl Sender {

@@ -55,14 +55,17 @@ impl TxStore {
         self.frames() >= self.most
     }
 
-    /// Returns true if an eighth is free: enough for waiting connections to continue.
-    pub(crate) fn has_room(&self) -> bool {
-        self.room() > 0
-    }
-
-    /// Returns the number of frames that may be taken until an eighth is left.
+    /// Returns the number of frames that may be taken until the last eighth is left, which is for
+    /// connections that have nothing queued.
+    #[inline]
     pub(crate) fn room(&self) -> usize {
         (self.most - self.eighth()).saturating_sub(self.frames())
+    }
+
+    /// Returns true if half of the last eighth is in use, too: peers that take no data leave few frames
+    /// for others.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.frames_left() < self.eighth() / 2
     }
 
     /// Returns an eighth of the frames.

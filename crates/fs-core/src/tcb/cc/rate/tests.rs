@@ -24,6 +24,7 @@ impl Line {
     /// Acknowledges the oldest `n` segments.
     fn ack(&mut self, now_us: u32, n: usize, min_rtt_us: u32) -> RateSample {
         self.rate.begin(now_us);
+        self.rate.forget_start(self.out[0].seq);
         for sent in self.out.drain(..n) {
             self.rate.on_delivered(&sent);
         }
@@ -152,11 +153,27 @@ fn reports_losses_since_transmission() {
 fn counts_segments_without_stamps() {
     let mut rate = Rate::new(SeqNum(5000), 0);
     rate.begin(100);
+    rate.forget_start(SeqNum(4000));
     let old = Sent { stamp: Stamp::default(), sent_us: 50, seq: SeqNum(4000), span: MSS, again: false };
     rate.on_delivered(&old);
     assert!(!rate.on_lost(&old));
     let sample = rate.generate(0);
     assert_eq!((sample.newly_acked, sample.prior_delivered, sample.rate), (MSS, None, 0));
+}
+
+/// The number at which the sampler began is 2 GiB ago: it must not appear to lie ahead.
+#[test]
+fn start_is_forgotten() {
+    let mut line = Line::new();
+    line.send(0);
+    line.ack(10_000, 1, 0);
+    line.next += 1 << 31;
+    line.send(11_000);
+    let sample = line.ack(21_000, 1, 0);
+    assert_eq!((sample.rtt_us, sample.prior_delivered), (Some(10_000), Some(MSS)));
+    line.send(22_000);
+    let sent = line.out.remove(0);
+    assert!(line.rate.on_lost(&sent));
 }
 
 #[test]
