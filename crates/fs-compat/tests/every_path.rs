@@ -202,6 +202,52 @@ fn datagrams_reach_wire_host_and_other_devices() {
     echoes.into_iter().for_each(|echo| echo.join().unwrap());
 }
 
+/// An address of another device of the host, to which the wire's peer has a route by our device.
+#[test]
+fn address_of_another_device_is_reached_through_ours() {
+    let Some(wire) = wire("an address of another device") else { return };
+    wire.peer.run(&format!("ip route add {OTHER_OURS}/32 via {OURS} src {PEER}"));
+    let server = wire.peer.enter(|| std::net::TcpListener::bind(at(PEER, 80)).unwrap());
+    let serve = std::thread::spawn(move || {
+        for client in server.incoming().take(2) {
+            assert_eq!(client.unwrap().peer_addr().unwrap().ip(), OTHER_OURS);
+        }
+    });
+    wire.ours.enter(|| {
+        let app = || async {
+            let by_kernel = Carrier::Kernel(Why::OtherRoute);
+            let listener = TcpListener::bind(at(OTHER_OURS, 7777)).await.unwrap();
+            let socket = UdpSocket::bind(at(OTHER_OURS, 7778)).await.unwrap();
+            let (mut stream, peer) = listener.accept().await.unwrap();
+            assert_eq!((peer.ip(), stream.carrier()), (PEER, by_kernel));
+            stream.write_all(b"hello").await.unwrap();
+            drop(stream);
+            let mut buf = [0; 64];
+            let (n, from) = socket.recv_from(&mut buf).await.unwrap();
+            socket.send_to(&buf[..n], from).await.unwrap();
+            for port in [0, 4000] {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind(at(OTHER_OURS, port)).unwrap();
+                assert_eq!(socket.connect(at(PEER, 80)).await.unwrap().carrier(), by_kernel);
+            }
+        };
+        std::thread::scope(|scope| {
+            let ours = &wire.ours;
+            let server = scope.spawn(move || ours.enter(|| run(app)));
+            wire.peer.enter(|| {
+                assert_eq!(ask(at(OTHER_OURS, 7777)), "hello");
+                let socket = std::net::UdpSocket::bind(at(PEER, 0)).unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+                socket.send_to(b"echo", at(OTHER_OURS, 7778)).unwrap();
+                let mut buf = [0; 64];
+                assert_eq!(socket.recv_from(&mut buf).unwrap(), (4, at(OTHER_OURS, 7778)));
+            });
+            server.join().unwrap();
+        });
+    });
+    serve.join().unwrap();
+}
+
 #[test]
 fn one_queue_runs_one_of_two_cores() {
     let Some(wire) = wire("one queue") else { return };
