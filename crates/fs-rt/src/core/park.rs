@@ -123,7 +123,7 @@ impl Reactor {
         if !quiet {
             return false;
         }
-        let by_clock = self.must_poll || backed_up || io.is_starved(&stack);
+        let by_clock = self.must_poll || backed_up || io.is_starved(&stack) || io.has_unsent();
         let soon = now + io.poller.longest_sleep(by_clock);
         let mut deadline = Some(stack.next_deadline().map_or(soon, |d| d.min(soon)));
         if self.unpublished {
