@@ -13,7 +13,8 @@ use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, Addres
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
+    RouteVia,
 };
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -367,7 +368,8 @@ impl Mirror {
             }
         };
         add(hop);
-        for path in hops {
+        // Of a device that is down: the kernel uses the others.
+        for path in hops.iter().filter(|path| !path.flags.contains(RouteNextHopFlags::Dead)) {
             let mut hop = Hop { device: Some(path.interface_index), gateway: None };
             path.attributes.iter().for_each(|attribute| hop.take(attribute));
             add(hop);
