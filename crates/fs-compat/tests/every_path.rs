@@ -176,19 +176,24 @@ fn program_connects_to_itself() {
 #[test]
 fn datagrams_reach_wire_host_and_other_devices() {
     let Some(wire) = wire("datagrams to everybody") else { return };
+    wire.ours.run(&format!("ip route add default via {PEER}"));
     let echo = |at: SocketAddr| {
         let socket = std::net::UdpSocket::bind(at).unwrap();
         std::thread::spawn(move || {
             let mut buf = [0; 64];
-            let (n, from) = socket.recv_from(&mut buf).unwrap();
-            socket.send_to(&buf[..n], from).unwrap();
+            for _ in 0..2 {
+                let (n, from) = socket.recv_from(&mut buf).unwrap();
+                socket.send_to(&buf[..n], from).unwrap();
+            }
         })
     };
     let mut echoes: Vec<_> = wire.peer.enter(|| [PEER, OTHER_PEER].map(|addr| echo(at(addr, 7)))).into();
-    echoes.extend(wire.ours.enter(|| [LOOPBACK, OURS].map(|addr| echo(at(addr, 7)))));
+    echoes.extend(wire.ours.enter(|| [LOOPBACK, OURS, OTHER_OURS].map(|addr| echo(at(addr, 7)))));
     wire.ours.enter(|| {
         run(|| async {
-            for (to, from) in [(PEER, OURS), (LOOPBACK, LOOPBACK), (OURS, OURS), (OTHER_PEER, OTHER_OURS)] {
+            let everybody =
+                [(PEER, OURS), (LOOPBACK, LOOPBACK), (OURS, OURS), (OTHER_OURS, OTHER_OURS), (OTHER_PEER, OTHER_OURS)];
+            for (to, from) in everybody {
                 let socket = UdpSocket::bind("0.0.0.0:0").await.unwrap();
                 socket.connect((to, 7)).await.unwrap();
                 assert_eq!(socket.local_addr().unwrap().ip(), from, "to {to}");
@@ -196,6 +201,13 @@ fn datagrams_reach_wire_host_and_other_devices() {
                 let mut buf = [0; 64];
                 let n = socket.recv(&mut buf).await.unwrap();
                 assert_eq!(&buf[..n], b"echo", "{to}");
+                let socket = UdpSocket::bind("0.0.0.0:0").await.unwrap();
+                // Not connected: a longer prefix of another device does not count.
+                if to == OTHER_PEER {
+                    socket.connect((to, 7)).await.unwrap();
+                }
+                socket.send_to(b"again", (to, 7)).await.unwrap();
+                assert_eq!(socket.recv_from(&mut buf).await.unwrap(), (5, at(to, 7)));
             }
         });
     });
