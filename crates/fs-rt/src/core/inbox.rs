@@ -65,13 +65,13 @@ impl CoreShared {
                 if is_new {
                     opener.tell_new(queue, self.index);
                 }
-                self.new_links.borrow_mut().extend(link.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok()));
                 if !is_new {
                     // Unknown before the first queue of a late device was open.
                     let tx_checksum = link.caps().tx_checksum;
                     self.stack.borrow_mut().update_interface(iface, |interface| interface.tx_checksum = tx_checksum);
                 }
                 self.io.borrow_mut().add(Box::new(link), iface, is_new.then_some(queue));
+                self.links_changed.set(true);
                 if is_new {
                     opener.note_open(queue);
                 } else {
