@@ -55,9 +55,9 @@ impl CoreShared {
     fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
         // The device may be gone again.
         let Some(opener) = self.shared.openers.get(iface) else { return };
-        if !is_new {
-            self.io.borrow_mut().give_spare(iface, &mut self.stack.borrow_mut());
-        }
+        // Also before a queue that the device got later: it may be the first that is opened again, and
+        // then takes the place of what kept the frames.
+        self.io.borrow_mut().give_spare(iface, &mut self.stack.borrow_mut());
         let share = self.divide_frames(self.shared.queues_of_a_core());
         let opened = opener.open(queue, self.stack.borrow_mut().pool_mut(), share);
         match opened {
