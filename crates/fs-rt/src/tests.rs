@@ -496,3 +496,23 @@ fn packets_that_the_kernel_has_not_taken_are_offered_again() {
         core.join().unwrap().unwrap();
     }
 }
+
+/// The messages behind it in the inbox are carried out.
+#[test]
+fn panic_of_a_spawned_closure_ends_its_task() {
+    let (runtime, _peer) = runtime();
+    let seen = runtime.run(|_| async {
+        let core = CoreRef::require().unwrap();
+        core.handle().spawn_on(0, || -> std::future::Ready<()> { panic!("on purpose") }).unwrap();
+        core.0.shared.inboxes[0].send(Message::World(WorldChange::Device {
+            iface: IfaceId(0),
+            mac: [2; 6],
+            mtu: 1280,
+        }));
+        // As a task's connect does.
+        let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| core.0.read_inbox()));
+        crate::turn().await;
+        (read.is_ok(), core.inspect(|stack| stack.interface(IfaceId(0)).unwrap().mtu))
+    });
+    assert_eq!(seen.unwrap(), [(true, 1280)]);
+}

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 impl CoreShared {
     /// Carries out messages of other threads.
-    pub(super) fn read_inbox(self: &Rc<Self>) {
+    pub(crate) fn read_inbox(self: &Rc<Self>) {
         let mut arrived = self.arrived.take();
         self.shared.inboxes[self.index].swap(&mut arrived);
         for message in arrived.drain(..) {
