@@ -176,19 +176,24 @@ fn program_connects_to_itself() {
 #[test]
 fn datagrams_reach_wire_host_and_other_devices() {
     let Some(wire) = wire("datagrams to everybody") else { return };
+    wire.ours.run(&format!("ip route add default via {PEER}"));
     let echo = |at: SocketAddr| {
         let socket = std::net::UdpSocket::bind(at).unwrap();
         std::thread::spawn(move || {
             let mut buf = [0; 64];
-            let (n, from) = socket.recv_from(&mut buf).unwrap();
-            socket.send_to(&buf[..n], from).unwrap();
+            for _ in 0..2 {
+                let (n, from) = socket.recv_from(&mut buf).unwrap();
+                socket.send_to(&buf[..n], from).unwrap();
+            }
         })
     };
     let mut echoes: Vec<_> = wire.peer.enter(|| [PEER, OTHER_PEER].map(|addr| echo(at(addr, 7)))).into();
-    echoes.extend(wire.ours.enter(|| [LOOPBACK, OURS].map(|addr| echo(at(addr, 7)))));
+    echoes.extend(wire.ours.enter(|| [LOOPBACK, OURS, OTHER_OURS].map(|addr| echo(at(addr, 7)))));
     wire.ours.enter(|| {
         run(|| async {
-            for (to, from) in [(PEER, OURS), (LOOPBACK, LOOPBACK), (OURS, OURS), (OTHER_PEER, OTHER_OURS)] {
+            let everybody =
+                [(PEER, OURS), (LOOPBACK, LOOPBACK), (OURS, OURS), (OTHER_OURS, OTHER_OURS), (OTHER_PEER, OTHER_OURS)];
+            for (to, from) in everybody {
                 let socket = UdpSocket::bind("0.0.0.0:0").await.unwrap();
                 socket.connect((to, 7)).await.unwrap();
                 assert_eq!(socket.local_addr().unwrap().ip(), from, "to {to}");
@@ -196,10 +201,63 @@ fn datagrams_reach_wire_host_and_other_devices() {
                 let mut buf = [0; 64];
                 let n = socket.recv(&mut buf).await.unwrap();
                 assert_eq!(&buf[..n], b"echo", "{to}");
+                let socket = UdpSocket::bind("0.0.0.0:0").await.unwrap();
+                // Not connected: a longer prefix of another device does not count.
+                if to == OTHER_PEER {
+                    socket.connect((to, 7)).await.unwrap();
+                }
+                socket.send_to(b"again", (to, 7)).await.unwrap();
+                assert_eq!(socket.recv_from(&mut buf).await.unwrap(), (5, at(to, 7)));
             }
         });
     });
     echoes.into_iter().for_each(|echo| echo.join().unwrap());
+}
+
+/// An address of another device of the host, to which the wire's peer has a route by our device.
+#[test]
+fn address_of_another_device_is_reached_through_ours() {
+    let Some(wire) = wire("an address of another device") else { return };
+    wire.peer.run(&format!("ip route add {OTHER_OURS}/32 via {OURS} src {PEER}"));
+    let server = wire.peer.enter(|| std::net::TcpListener::bind(at(PEER, 80)).unwrap());
+    let serve = std::thread::spawn(move || {
+        for client in server.incoming().take(2) {
+            assert_eq!(client.unwrap().peer_addr().unwrap().ip(), OTHER_OURS);
+        }
+    });
+    wire.ours.enter(|| {
+        let app = || async {
+            let by_kernel = Carrier::Kernel(Why::OtherRoute);
+            let listener = TcpListener::bind(at(OTHER_OURS, 7777)).await.unwrap();
+            let socket = UdpSocket::bind(at(OTHER_OURS, 7778)).await.unwrap();
+            let (mut stream, peer) = listener.accept().await.unwrap();
+            assert_eq!((peer.ip(), stream.carrier()), (PEER, by_kernel));
+            stream.write_all(b"hello").await.unwrap();
+            drop(stream);
+            let mut buf = [0; 64];
+            let (n, from) = socket.recv_from(&mut buf).await.unwrap();
+            socket.send_to(&buf[..n], from).await.unwrap();
+            for port in [0, 4000] {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind(at(OTHER_OURS, port)).unwrap();
+                assert_eq!(socket.connect(at(PEER, 80)).await.unwrap().carrier(), by_kernel);
+            }
+        };
+        std::thread::scope(|scope| {
+            let ours = &wire.ours;
+            let server = scope.spawn(move || ours.enter(|| run(app)));
+            wire.peer.enter(|| {
+                assert_eq!(ask(at(OTHER_OURS, 7777)), "hello");
+                let socket = std::net::UdpSocket::bind(at(PEER, 0)).unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+                socket.send_to(b"echo", at(OTHER_OURS, 7778)).unwrap();
+                let mut buf = [0; 64];
+                assert_eq!(socket.recv_from(&mut buf).unwrap(), (4, at(OTHER_OURS, 7778)));
+            });
+            server.join().unwrap();
+        });
+    });
+    serve.join().unwrap();
 }
 
 #[test]

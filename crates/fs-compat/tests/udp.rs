@@ -3,8 +3,10 @@
 mod common;
 
 use common::{CLIENT, both, server};
-use fs_compat::UdpSocket;
+use fs_compat::{TcpListener, TcpStream, UdpSocket};
+use std::cell::Cell;
 use std::io::ErrorKind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
 fn datagrams_both_ways() {
@@ -32,6 +34,44 @@ fn datagrams_both_ways() {
                 assert_eq!(socket.recv(&mut buf).await.unwrap(), 64);
                 assert!(buf.iter().all(|&byte| byte == n));
             }
+        },
+    );
+}
+
+/// A task that does nothing but send waits while many datagrams are queued. Other tasks of the core
+/// run, and its connections get their share of each batch.
+#[test]
+fn sender_leaves_room_for_others() {
+    both(
+        |_| async {
+            let _unread = UdpSocket::bind("0.0.0.0:53").await.unwrap();
+            let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut buf = [0; 100];
+            while stream.read_exact(&mut buf).await.is_ok() {
+                stream.write_all(&buf).await.unwrap();
+            }
+        },
+        |_| async {
+            let socket = UdpSocket::bind("0.0.0.0:0").await.unwrap();
+            let mut stream = TcpStream::connect(server(7)).await.unwrap();
+            let is_over = Cell::new(false);
+            let send = async {
+                let mut sent = 0;
+                while !is_over.get() || sent < 20_000 {
+                    socket.send_to(&[1; 100], server(53)).await.unwrap();
+                    sent += 1;
+                }
+            };
+            let ask = async {
+                let mut buf = [0; 100];
+                for n in 0..100 {
+                    stream.write_all(&[n; 100]).await.unwrap();
+                    stream.read_exact(&mut buf).await.unwrap();
+                }
+                is_over.set(true);
+            };
+            tokio::join!(send, ask);
         },
     );
 }

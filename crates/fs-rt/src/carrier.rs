@@ -32,8 +32,8 @@ pub enum Why {
     NoDevice,
     /// Its peer is this host: loopback, or one of the host's addresses.
     ThisHost,
-    /// The connection arrived through another device or queue than the runtime's, or the kernel
-    /// routes it through another device.
+    /// The connection arrived through another device or queue than the runtime's, the kernel routes
+    /// it through another device, or its local address is another device's.
     OtherRoute,
 }
 

@@ -167,7 +167,8 @@ impl Handle {
         let _ = self.shared.phase.subscribe().wait_for(|phase| is(phase)).await;
     }
 
-    /// Runs `make()` on a core, as a task. Before `Runtime::run` the task is queued.
+    /// Runs `make()` on a core, as a task, which a panic of `make` ends. Before `Runtime::run` the
+    /// task is queued.
     pub fn spawn_on<F, Fut>(&self, core: usize, make: F) -> Result<(), SpawnError>
     where
         F: FnOnce() -> Fut + Send + 'static,
@@ -178,7 +179,8 @@ impl Handle {
         if self.has_ended() {
             return Err(SpawnError::Ended);
         }
-        inbox.send(Message::Spawn(Box::new(move || drop(tokio::task::spawn_local(make())))));
+        // `make` runs in the task: a panic while the inbox is read would lose its other messages.
+        inbox.send(Message::Spawn(Box::new(move || drop(tokio::task::spawn_local(async move { make().await })))));
         Ok(())
     }
 }

@@ -286,7 +286,6 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
         reactor: RefCell::new(None),
         shutting_down: Cell::new(false),
         new_sources: NewSources::default(),
-        new_links: RefCell::default(),
         links_changed: Cell::new(false),
         route_cache: RefCell::default(),
         in_child: Cell::new(false),

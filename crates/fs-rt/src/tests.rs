@@ -4,12 +4,12 @@ use crate::kernel::WorldChange;
 use crate::shared::Message;
 use crate::sys::EventFd;
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
-use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, TcpOptions, TxFrame};
-use fs_xdp::{Link, Umem, UmemConfig};
+use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, RxFrame, TcpOptions, TxFrame};
+use fs_xdp::{Link, LinkCaps, LinkStats, Umem, UmemConfig, UmemPool};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -409,4 +409,110 @@ fn raised_mtu_is_limited_to_that_of_the_queues() {
         seen
     });
     assert_eq!(seen.unwrap(), [[1280, 1500]]);
+}
+
+/// A link whose kernel takes packets only when it is called for the 20th time.
+struct Reluctant {
+    link: Box<dyn Link>,
+    unsent: Vec<TxFrame>,
+    calls: usize,
+}
+
+impl Link for Reluctant {
+    fn caps(&self) -> &LinkCaps {
+        self.link.caps()
+    }
+
+    fn rx(&mut self, pool: &mut UmemPool, iface: IfaceId, out: &mut Vec<RxFrame>, max: usize) -> usize {
+        self.link.rx(pool, iface, out, max)
+    }
+
+    fn tx(&mut self, _: &mut UmemPool, frames: &mut Vec<TxFrame>) -> std::io::Result<usize> {
+        let sent = frames.len();
+        self.unsent.append(frames);
+        Ok(sent)
+    }
+
+    fn reap(&mut self, pool: &mut UmemPool) -> bool {
+        self.calls += usize::from(!self.unsent.is_empty());
+        if self.calls >= 20 {
+            self.link.tx(pool, &mut self.unsent).unwrap();
+        }
+        !self.unsent.is_empty()
+    }
+
+    fn has_unsent(&mut self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.link.wake_fd()
+    }
+
+    fn prepare_sleep(&mut self, pool: &mut UmemPool) -> bool {
+        self.reap(pool);
+        self.link.prepare_sleep(pool)
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+
+    fn close(self: Box<Self>, pool: &mut UmemPool) {
+        self.unsent.into_iter().for_each(|tx| pool.free(tx.frame));
+        self.link.close(pool);
+    }
+}
+
+/// Without another packet to send, with a core that polls and one that sleeps.
+#[test]
+fn packets_that_the_kernel_has_not_taken_are_offered_again() {
+    for busy_poll in [true, false] {
+        let (ours, mut peer) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
+        let link = Box::new(Reluctant { link: Box::new(ours), unsent: Vec::new(), calls: 0 });
+        let builder = Runtime::builder().cores([0]).pin(false).frames(256).link(LinkChoice::Memory(vec![link]));
+        let builder = builder.standalone(Standalone::new().addr(ADDR, 24)).busy_poll(busy_poll);
+        let runtime = builder.build().unwrap();
+        let handle = runtime.handle();
+        let core = std::thread::spawn(move || {
+            runtime.run(|_| async {
+                let core = CoreRef::require().unwrap();
+                let id = core.stack(|stack| stack.udp_bind(SocketAddr::new(ADDR, 7))).unwrap();
+                let to = "10.9.0.2:7".parse().unwrap();
+                core.stack(|stack| stack.udp_send(id, b"late", Some(to))).unwrap();
+                crate::shutdown_signal().await;
+            })
+        });
+        let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
+        let mut pool = umem.pool(64).unwrap();
+        let (began, mut arrived) = (Instant::now(), Vec::new());
+        while arrived.is_empty() && began.elapsed() < Duration::from_secs(10) {
+            peer.rx(&mut pool, IfaceId(0), &mut arrived, 1);
+            std::thread::yield_now();
+        }
+        assert_eq!(arrived.len(), 1, "busy_poll: {busy_poll}");
+        arrived.drain(..).for_each(|rx| pool.free(rx.frame));
+        handle.shutdown(Duration::from_secs(1));
+        core.join().unwrap().unwrap();
+    }
+}
+
+/// The messages behind it in the inbox are carried out.
+#[test]
+fn panic_of_a_spawned_closure_ends_its_task() {
+    let (runtime, _peer) = runtime();
+    let seen = runtime.run(|_| async {
+        let core = CoreRef::require().unwrap();
+        core.handle().spawn_on(0, || -> std::future::Ready<()> { panic!("on purpose") }).unwrap();
+        core.0.shared.inboxes[0].send(Message::World(WorldChange::Device {
+            iface: IfaceId(0),
+            mac: [2; 6],
+            mtu: 1280,
+        }));
+        // As a task's connect does.
+        let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| core.0.read_inbox()));
+        crate::turn().await;
+        (read.is_ok(), core.inspect(|stack| stack.interface(IfaceId(0)).unwrap().mtu))
+    });
+    assert_eq!(seen.unwrap(), [(true, 1280)]);
 }

@@ -25,8 +25,10 @@ pub enum Interest {
 const INTERESTS: usize = 5;
 
 /// Tasks beyond the first that may wait for the same event, per (socket, interest). More than this
-/// is a loop that polls with new wakers each time: the oldest is woken and removed.
-const EXTRA_MAX: usize = 64;
+/// is a loop that polls with new wakers each time: the oldest is woken and removed. Lower: tasks of a
+/// program that shares a socket among so many wake one another for ever. Higher: such a loop pays
+/// more to find its waker among the others.
+const EXTRA_MAX: usize = 4096;
 
 /// A waker that a registration displaced. Dropping a waker may drop a task with its sockets, and
 /// waking one may run foreign code. So do either only without a borrow of the core.
@@ -142,9 +144,23 @@ mod tests {
     }
 
     #[test]
+    fn many_tasks_wait_for_one_event() {
+        let mut wakers = Wakers::default();
+        let tasks: Vec<_> = (0..1000).map(|_| waker()).collect();
+        for (_, waker) in tasks.iter().chain(&tasks) {
+            let displaced = wakers.register(Interest::Accept, 0, waker);
+            assert!(!matches!(displaced, Displaced::Evicted(_)), "nothing has arrived");
+        }
+        let mut woken = Vec::new();
+        wakers.take(Interest::Accept, 0, &mut woken);
+        woken.drain(..).for_each(Waker::wake);
+        assert!(tasks.iter().all(|(count, _)| count.0.load(Ordering::Relaxed) >= 1));
+    }
+
+    #[test]
     fn new_wakers_do_not_grow_without_bound() {
         let mut wakers = Wakers::default();
-        for _ in 0..1000 {
+        for _ in 0..EXTRA_MAX + 1000 {
             let (_, w) = waker();
             drop(wakers.register(Interest::UdpRead, 0, &w));
         }

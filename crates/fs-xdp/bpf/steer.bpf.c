@@ -46,7 +46,7 @@ struct vlan_hdr { __be16 tci; __be16 proto; };
 
 struct local_key { struct address address; __be16 port; __u8 proto; __u8 zero; };
 
-// The values of `local_ports`, and of `Share` in port_table.rs; `addresses` holds OURS and AWAY. What costs a look-up in
+// The values of `local_ports` (0: the kernel's), and of `Share` in port_table.rs; `addresses` holds OURS and AWAY. What costs a look-up in
 // the kernel's table is for a time of change only.
 enum share {
     OURS = 1, // all packets

@@ -14,7 +14,7 @@ use fs_core::{FramePool, IfaceId, Protocol, RxFrame, TxFrame};
 use fs_xdp::{Link, PacketConfig, PacketLink, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpMode};
 use std::env;
 use std::error::Error;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,8 +54,12 @@ fn open(name: &str, umem: &Arc<Umem>, pool: &mut UmemPool, options: &Options) ->
     }
     let device = XdpDevice::attach(name, XdpConfig { mode: options.mode, ..XdpConfig::default() })?;
     let ports = device.port_table();
-    for address in env::var("ADDRESSES").unwrap_or_default().split(',').filter(|text| !text.is_empty()) {
-        ports.add_local(Protocol::Udp, address.parse()?, PORT)?;
+    let addresses = env::var("ADDRESSES").unwrap_or_default();
+    let addresses: Vec<IpAddr> =
+        addresses.split(',').filter(|text| !text.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
+    ports.set_addresses(&addresses, &[])?;
+    for address in addresses {
+        ports.add_local(Protocol::Udp, address, PORT)?;
     }
     let link: Box<dyn Link> = match options.link.as_str() {
         "xdp" => Box::new(device.open_queue(0, umem, pool, QueueConfig::default())?),

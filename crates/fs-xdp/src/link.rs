@@ -85,8 +85,15 @@ pub trait Link: Send {
     /// (the device is gone); transient conditions are not errors.
     fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize>;
 
-    /// Returns finished frames to `pool`. Returns `true` while the device still has some.
+    /// Returns finished frames to `pool`, and sends what the kernel did not take at the last call.
+    /// Returns `true` while the device still has some.
     fn reap(&mut self, pool: &mut UmemPool) -> bool;
+
+    /// Returns true if the kernel has not taken all packets of `tx` yet, and waits for a call of
+    /// `tx` or `reap`. No event reports when it will take them.
+    fn has_unsent(&mut self) -> bool {
+        false
+    }
 
     /// Readable if there is something to receive; `None` for links that must be polled. The kernel
     /// reports no event when a device is removed, so the descriptor of an AF_XDP link does not

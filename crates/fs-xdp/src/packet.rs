@@ -59,6 +59,8 @@ pub struct PacketLink {
     vnet: bool,
     /// Cleared if the kernel refuses a merged packet.
     merges: bool,
+    /// ENOBUFS since the last packet that was sent.
+    refusals: u32,
     stats: LinkStats,
     /// Drops that the kernel has reported (reading them resets its counter).
     kernel_drops: Cell<u64>,
@@ -131,6 +133,7 @@ impl PacketLink {
             longest: device.mtu as usize + if framing == Framing::Ethernet { LINK_HEADER_MAX } else { 0 },
             vnet,
             merges: vnet,
+            refusals: 0,
             stats: LinkStats::default(),
             kernel_drops: Cell::new(0),
             dead: None,
@@ -151,10 +154,19 @@ impl PacketLink {
         }
     }
 
-    /// Drops the packet at the front.
+    /// Returns true if the kernel drops what is at the front each time.
     #[cold]
-    fn drop_first(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>, end: usize) {
-        self.stats.tx_dropped += 1;
+    fn is_hopeless(&mut self, error: &io::Error) -> bool {
+        let is_refused = error.raw_os_error() == Some(libc::ENOBUFS);
+        let is_hopeless = is_refused && self.refusals >= merge::REFUSALS_MAX;
+        self.refusals += u32::from(is_refused && !is_hopeless);
+        is_hopeless
+    }
+
+    /// Drops the `packets` at the front.
+    #[cold]
+    fn drop_first(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>, end: usize, packets: usize) {
+        self.stats.tx_dropped += packets as u64;
         for part in frames.drain(..end) {
             pool.free(part.frame);
         }
@@ -171,6 +183,7 @@ impl PacketLink {
                 for part in frames.drain(..run.frames) {
                     pool.free(part.frame);
                 }
+                self.refusals = 0;
                 self.stats.tx_merges += 1;
                 self.stats.tx_merged += run.segments as u64;
                 Some(run.segments)
@@ -180,6 +193,10 @@ impl PacketLink {
                 if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
                     tracing::warn!(%error, "the kernel refuses a merged packet: segments are sent one by one from here on");
                     self.merges = false;
+                    return Some(0);
+                }
+                if self.is_hopeless(&error) {
+                    self.drop_first(pool, frames, run.frames, run.segments);
                     return Some(0);
                 }
                 None
@@ -199,7 +216,7 @@ impl PacketLink {
         }
         copying::sendable(&frames[..singles], self.longest, self.send.len(), &mut self.ends);
         if self.ends.is_empty() {
-            self.drop_first(pool, frames, first);
+            self.drop_first(pool, frames, first, 1);
             return Some(0);
         }
         if !self.vnet {
@@ -212,6 +229,7 @@ impl PacketLink {
         self.stats.syscalls += 1;
         match self.send.send(self.socket.as_raw_fd(), pool, frames, &self.ends) {
             Ok(sent) => {
+                self.refusals = 0;
                 if let Some(&end) = sent.checked_sub(1).and_then(|last| self.ends.get(last)) {
                     for part in frames.drain(..end) {
                         pool.free(part.frame);
@@ -222,8 +240,8 @@ impl PacketLink {
             Err(error) => {
                 self.note(&error);
                 // The first packet is the cause, and would be again.
-                if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
-                    self.drop_first(pool, frames, first);
+                if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) || self.is_hopeless(&error) {
+                    self.drop_first(pool, frames, first, 1);
                     return Some(0);
                 }
                 None

@@ -7,7 +7,7 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use fs_core::Protocol;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A local end in the program's map: address (IPv4 mapped into IPv6), port in network order,
@@ -42,6 +42,8 @@ pub enum Share {
 /// A flag next to [`Share`] in `addresses` and `local_ports`: as far as is known, the host does not
 /// have the address.
 const AWAY: u8 = 4;
+/// A value of `local_ports`: all packets are the kernel's.
+const KERNELS: u8 = 0;
 
 /// Counts of the XDP program on its device, over all CPUs, since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,8 +125,9 @@ impl PortTable {
         Ok(table)
     }
 
-    /// Redirects packets for `port` at `address` to us. `0.0.0.0` means every IPv4 address of
-    /// [`PortTable::set_addresses`], and `::` every IPv6 address there. For a listener on `::` for
+    /// Redirects packets for `port` at `address` to us, while it is one of
+    /// [`PortTable::set_addresses`]. `0.0.0.0` means every IPv4 address there, and `::` every IPv6
+    /// address. For a listener on `::` for
     /// both families (not IPV6_V6ONLY), add both. An end may be added several times, and stays
     /// until it was removed as often.
     ///
@@ -311,10 +314,20 @@ impl Tables {
         self.local_ports.remove(&key).map_err(|error| failed("remove a local port", &error))
     }
 
-    /// Writes an entry of `local_ports`, marked as away if its address is.
+    /// Writes an entry of `local_ports`. Packets to an address that no device of ours has are the
+    /// kernel's: its socket of the port is bound there. If the address is away, they are dropped.
     fn write_local(&mut self, key: Key, share: Share) -> Result<(), MapError> {
-        let is_away = key[18] == number(Protocol::Tcp) && self.away.iter().any(|away| away[..] == key[..16]);
-        self.local_ports.insert(key, if is_away { AWAY } else { share as u8 }, 0)
+        let is_at = |address: &[u8; 16]| address[..] == key[..16];
+        let is_wildcard =
+            [mapped(Ipv4Addr::UNSPECIFIED.into()), mapped(Ipv6Addr::UNSPECIFIED.into())].iter().any(is_at);
+        let receiver = if is_wildcard || self.known_addresses.iter().any(is_at) {
+            share as u8
+        } else if key[18] == number(Protocol::Tcp) && self.away.iter().any(is_at) {
+            AWAY
+        } else {
+            KERNELS
+        };
+        self.local_ports.insert(key, receiver, 0)
     }
 
     /// Writes `struct device_state`.

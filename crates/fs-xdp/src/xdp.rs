@@ -266,10 +266,17 @@ impl Link for XdpLink {
         self.merge.as_ref().is_some_and(MergeSocket::merges)
     }
 
+    #[inline]
     fn reap(&mut self, pool: &mut UmemPool) -> bool {
-        self.kick();
-        self.take_completions(pool);
+        if self.outstanding > 0 {
+            self.kick();
+            self.take_completions(pool);
+        }
         self.outstanding > 0
+    }
+
+    fn has_unsent(&mut self) -> bool {
+        self.outstanding > 0 && self.socket.tx.pending() > 0 && self.socket.tx.needs_wakeup()
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {

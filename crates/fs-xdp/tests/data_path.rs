@@ -91,6 +91,7 @@ fn no_allocation_and_one_call_per_batch() {
             let (umem, mut pool) = umem(4096, 2048);
             let (device, link) = ns.enter(|| {
                 let device = XdpDevice::attach(name, XdpConfig { mode, ..XdpConfig::default() }).unwrap();
+                device.port_table().set_addresses(&[address(end)], &[]).unwrap();
                 device.port_table().add_local(Protocol::Udp, address(end), OURS).unwrap();
                 let config = QueueConfig { rx: 512, tx: 512, fill: 512, lent: 512, completion: 512 };
                 let link = device.open_queue(0, &umem, &mut pool, config).unwrap();

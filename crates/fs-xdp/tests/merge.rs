@@ -385,3 +385,39 @@ fn what_the_kernel_does_not_take_stays() {
         peer.close();
     }
 }
+
+/// Where the host drops a packet at egress, the error is that of a full queue. The packets of other flows do not wait for it.
+#[test]
+fn packets_behind_a_dropped_one_leave() {
+    if skipped_without_root("a queueing discipline that drops") {
+        return;
+    }
+    for (xdp, count) in [(true, 44), (false, 44), (false, 3)] {
+        let veth = Veth::new(1, 1500);
+        // Full segments are longer than the queue.
+        veth.a.run("tc qdisc add dev fsx0 root bfifo limit 1000");
+        let (mut sender, _device) = if xdp {
+            let (sender, device) = xdp_end(&veth, XdpMode::Native);
+            (sender, Some(device))
+        } else {
+            (packet_end(&veth.a, "fsx0"), None)
+        };
+        let mut peer = packet_end(&veth.b, "fsx1");
+        let mut packets = run(PLAIN, &mut 1, MSS, count, MSS, 0);
+        let behind = run(Flow { port: 2, ..PLAIN }, &mut 1, MSS, 1, 100, PSH);
+        packets.extend(behind.clone());
+        let mut waiting = frames(&mut sender, &packets, false);
+        let deadline = Instant::now() + PATIENCE;
+        while !waiting.is_empty() {
+            sender.link.tx(&mut sender.pool, &mut waiting).unwrap();
+            assert!(Instant::now() < deadline, "AF_XDP: {xdp}, {count} segments: {} packets wait", waiting.len());
+        }
+        let (segments, _) = arrived(&mut peer, &mut Vec::new(), &behind, 1500);
+        assert!(segments[0].ends_with(&behind[0].1[50..]), "AF_XDP: {xdp}, {count} segments");
+        let stats = sender.link.stats();
+        assert_eq!((stats.tx_packets, stats.tx_dropped), (1, count as u64), "AF_XDP: {xdp}, {count} segments");
+        sender.settle();
+        sender.close();
+        peer.close();
+    }
+}

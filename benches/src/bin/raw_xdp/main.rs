@@ -103,6 +103,7 @@ struct Port {
 impl Port {
     fn open(options: &Options) -> Result<Port> {
         let device = XdpDevice::attach(&options.device, XdpConfig::default())?;
+        device.port_table().set_addresses(&[IpAddr::V4(options.own)], &[])?;
         device.port_table().add_local(Protocol::Udp, IpAddr::V4(options.own), PORT)?;
         let chunk_size = if options.mtu > 1500 { 4096 } else { 2048 };
         let umem = Umem::new(UmemConfig { chunks: CHUNKS, chunk_size })?;

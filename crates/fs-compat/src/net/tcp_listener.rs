@@ -209,11 +209,42 @@ impl TcpListener {
     }
 }
 
-impl Drop for TcpListener {
+/// When the listener is gone and no core adds to the queue any more.
+impl Drop for Queue {
     fn drop(&mut self) {
         // As the kernel does with connections that were not accepted.
-        for (stream, _) in lock(&self.queue.accepted).drain(..) {
+        for (stream, _) in lock(&self.accepted).drain(..) {
             let _ = stream.set_zero_linger();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_rt::{LinkChoice, Runtime};
+    use tokio::io::AsyncReadExt;
+
+    /// A core adds a connection while the listener is dropped.
+    #[test]
+    fn connections_left_in_the_queue_are_reset() {
+        let runtime = Runtime::builder().cores([0]).pin(false).link(LinkChoice::Kernel).build().unwrap();
+        let left = runtime.run(|_| async {
+            let listener = local::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (stream, peer) = listener.accept().await.unwrap();
+            let (shared, task) = task::serve(stream).unwrap();
+            tokio::task::spawn_local(task);
+            let queue = Queue {
+                accepted: Mutex::new([(TcpStream::new(shared), peer)].into()),
+                room: Semaphore::new(0),
+                waiting: Waiting::default(),
+                cores: AtomicUsize::new(1),
+                ttl: AtomicU8::new(0),
+            };
+            drop(queue);
+            client.read(&mut [0]).await.map_err(|error| error.kind())
+        });
+        assert_eq!(left.unwrap(), [Err(io::ErrorKind::ConnectionReset)]);
     }
 }

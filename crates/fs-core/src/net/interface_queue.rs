@@ -1,5 +1,5 @@
-//! Packets and connections queued for one interface: control packets, which are built already, then
-//! connections that owe an ACK, then connections that may have data (mTCP section 4.2). A
+//! Packets and connections queued for one interface: control packets and datagrams, which are built
+//! already, then connections that owe an ACK, then connections that may have data (mTCP section 4.2). A
 //! connection's flags record which of the queues it is on.
 
 use crate::frame::TxFrame;
@@ -10,21 +10,26 @@ use alloc::collections::VecDeque;
 /// Too low: more list work per byte. Too high: latency of other connections next to a bulk flow.
 pub const SEND_QUOTA: u32 = 16 << 10;
 
+/// Frames of datagrams from which on UDP sockets wait. Too low: a batch is not filled by one
+/// socket. Too high: datagrams wait longer, and hold frames that others lack.
+const CROWDED: usize = 256;
+
 /// The transmit queues of one interface. See the module.
 #[derive(Debug)]
 pub(crate) struct InterfaceQueue {
     /// Bytes that a connection may send before the next one's turn.
     pub(crate) quota: u32,
-    /// SYN, SYN-ACK, RST, ARP, NDISC, ICMP, UDP.
+    /// SYN, SYN-ACK, RST, ARP, NDISC, ICMP; ACKs and datagrams that waited for a neighbour.
     control: VecDeque<TxFrame>,
+    datagrams: VecDeque<TxFrame>,
     acks: VecDeque<u32>,
     data: VecDeque<u32>,
 }
 
 impl Default for InterfaceQueue {
     fn default() -> Self {
-        let (control, acks, data) = Default::default();
-        Self { quota: SEND_QUOTA, control, acks, data }
+        let (control, datagrams, acks, data) = Default::default();
+        Self { quota: SEND_QUOTA, control, datagrams, acks, data }
     }
 }
 
@@ -32,7 +37,7 @@ impl InterfaceQueue {
     /// Returns true if nothing is queued.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.control.is_empty() && self.acks.is_empty() && self.data.is_empty()
+        !self.has_packets() && !self.has_connections()
     }
 
     /// Queues packets. The frames of one packet are consecutive.
@@ -40,14 +45,33 @@ impl InterfaceQueue {
         self.control.extend(packets);
     }
 
-    /// Returns true if control packets are queued.
-    pub(crate) fn has_control(&self) -> bool {
-        !self.control.is_empty()
+    /// Queues datagrams. The frames of one are consecutive.
+    pub(crate) fn push_datagrams(&mut self, packets: impl IntoIterator<Item = TxFrame>) {
+        self.datagrams.extend(packets);
     }
 
-    /// Removes and returns the next frame of the control packets.
-    pub(crate) fn pop_control(&mut self) -> Option<TxFrame> {
-        self.control.pop_front()
+    /// Returns true if packets are queued that are built already.
+    #[inline]
+    pub(crate) fn has_packets(&self) -> bool {
+        !self.control.is_empty() || !self.datagrams.is_empty()
+    }
+
+    /// Returns true if so many datagrams are queued that UDP sockets wait.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.datagrams.len() >= CROWDED
+    }
+
+    /// Returns true if connections are queued.
+    #[inline]
+    pub(crate) fn has_connections(&self) -> bool {
+        !self.acks.is_empty() || !self.data.is_empty()
+    }
+
+    /// Removes and returns the next frame of the control packets, then of the `datagrams`.
+    pub(crate) fn pop_packet(&mut self, datagrams: bool) -> Option<TxFrame> {
+        let control = self.control.pop_front();
+        if control.is_none() && datagrams { self.datagrams.pop_front() } else { control }
     }
 
     /// Queues the connection in slot `index`, which owes an ACK.
@@ -90,10 +114,10 @@ impl InterfaceQueue {
         self.data.retain(|i| *i != index);
     }
 
-    /// Returns the lengths of the three queues.
+    /// Returns how many frames, and connections by queue, are queued.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn lens(&self) -> [usize; 3] {
-        [self.control.len(), self.acks.len(), self.data.len()]
+        [self.control.len() + self.datagrams.len(), self.acks.len(), self.data.len()]
     }
 
     #[cfg(any(test, feature = "check"))]

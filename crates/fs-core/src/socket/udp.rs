@@ -23,6 +23,7 @@ use crate::frame::{FramePool, IfaceId, RxFrame};
 use crate::rx::parse::Datagram;
 use crate::socket::event::{Ready, UdpId};
 use crate::wire::icmp::{IcmpError, IcmpErrorKind};
+use alloc::vec::Vec;
 use binding::Elsewhere;
 use core::net::{IpAddr, SocketAddr};
 use queue::ReceiveQueue;
@@ -71,12 +72,17 @@ struct Socket {
     ttl: Option<u8>,
     tos: u8,
     error: Option<Error>,
+    /// It waits to send: see [`UdpTable::block`].
+    is_blocked: bool,
     queue: ReceiveQueue,
 }
 
 impl Socket {
     fn ready(&self) -> Ready {
-        if self.error.is_some() || !self.queue.is_empty() { Ready::READ | Ready::WRITE } else { Ready::WRITE }
+        let (has_error, has_datagram) = (self.error.is_some(), !self.queue.is_empty());
+        let read = if has_error || has_datagram { Ready::READ } else { Ready::default() };
+        let write = if has_error || !self.is_blocked { Ready::WRITE } else { Ready::default() };
+        read | write
     }
 }
 
@@ -93,6 +99,8 @@ pub(crate) struct UdpTable {
     sockets: Sockets,
     ports: PortTable,
     elsewhere: Elsewhere,
+    /// Sockets that wait to send by an interface. Some may have been closed.
+    blocked: Vec<(UdpId, IfaceId)>,
     limits: QueueLimits,
     frames_held: usize,
 }
@@ -107,6 +115,7 @@ impl UdpTable {
             sockets: Sockets::new(limits.udp_sockets as usize),
             ports: PortTable::default(),
             elsewhere: Elsewhere::default(),
+            blocked: Vec::new(),
             limits: QueueLimits { frames },
             frames_held: 0,
         }
@@ -132,7 +141,8 @@ impl UdpTable {
             return Err(Error::AddrInUse);
         }
         let binding = UdpBinding { local, v6_only, remote: None, device: None };
-        let socket = Socket { binding, ttl: None, tos: 0, error: None, queue: ReceiveQueue::default() };
+        let socket =
+            Socket { binding, ttl: None, tos: 0, error: None, is_blocked: false, queue: ReceiveQueue::default() };
         let id = self.sockets.insert(socket).ok_or(Error::NoBuffers)?;
         self.ports.insert(local.port(), id.index);
         Ok(id)
@@ -308,7 +318,33 @@ impl UdpTable {
         Ok(self.sockets.find_mut(id)?.error.take())
     }
 
-    /// Returns what the socket is ready for. Always contains `WRITE`: transmission has no queue.
+    /// Records that a socket waits until fewer datagrams are queued for `iface`.
+    #[cold]
+    pub(crate) fn block(&mut self, id: UdpId, iface: IfaceId) {
+        if let Ok(socket) = self.sockets.find_mut(id)
+            && !core::mem::replace(&mut socket.is_blocked, true)
+        {
+            self.blocked.push((id, iface));
+        }
+    }
+
+    /// Returns true if sockets wait to send.
+    #[inline]
+    pub(crate) fn has_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    /// Returns the sockets that waited to send by `iface`. They wait no longer.
+    #[cold]
+    pub(crate) fn unblock(&mut self, iface: IfaceId) -> impl Iterator<Item = UdpId> {
+        let Self { sockets, blocked, .. } = self;
+        blocked.extract_if(.., move |(_, by)| *by == iface).filter_map(|(id, _)| {
+            sockets.find_mut(id).ok()?.is_blocked = false;
+            Some(id)
+        })
+    }
+
+    /// Returns what the socket is ready for.
     pub(crate) fn ready(&self, id: UdpId) -> Result<Ready, Error> {
         Ok(self.sockets.find(id)?.ready())
     }

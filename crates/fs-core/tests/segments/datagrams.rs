@@ -226,3 +226,34 @@ fn flow_label_is_constant_per_connection() {
     }
     assert_ne!(labels[0], labels[1]);
 }
+
+#[test]
+fn datagrams_wait_while_many_are_queued() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(false, 1), 500)).unwrap();
+    let full = |lab: &mut Lab| {
+        let mut sent = 0;
+        while lab
+            .stack
+            .udp_send(id, b"x", Some(peer(false, 9)))
+            .map_err(|error| assert_eq!(error, Error::WouldBlock))
+            .is_ok()
+        {
+            sent += 1;
+        }
+        sent
+    };
+    assert_eq!(full(&mut lab), 256);
+    assert!(!lab.stack.udp_ready(id).unwrap().contains(Ready::WRITE));
+    lab.stack.tcp_send(conn.id, b"data").unwrap();
+    lab.events.clear();
+    let mut out = Vec::new();
+    assert_eq!(lab.stack.tx_batch(IfaceId(0), 64, &mut out), 33, "half of the batch, and a segment of the connection");
+    assert_eq!(lab.stack.tx_batch(IfaceId(0), 64, &mut out), 64, "without a connection all of it");
+    out.drain(..).for_each(|tx| lab.stack.pool_mut().free(tx.frame));
+    lab.stack.drain_events(&mut lab.events);
+    assert_eq!(lab.events, [Event::Udp(id, Ready::WRITE)]);
+    assert!(lab.stack.udp_ready(id).unwrap().contains(Ready::WRITE));
+    assert_eq!(full(&mut lab), 32 + 64);
+}

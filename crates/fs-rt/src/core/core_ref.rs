@@ -324,7 +324,12 @@ impl CoreRef {
                 if shared.inboxes[self.0.index].is_pending() {
                     self.0.read_inbox();
                 }
-                Carrier::Core
+                // Replies to an address of another device are the kernel's.
+                let is_others = |from: IpAddr| !from.is_unspecified() && !self.inspect(|stack| stack.is_local(from));
+                match from {
+                    Some(from) if is_others(from.ip().to_canonical()) => Carrier::Kernel(Why::OtherRoute),
+                    _ => Carrier::Core,
+                }
             }
             ConnectRoute::Others | ConnectRoute::None(_) => Carrier::Kernel(Why::OtherRoute),
         }

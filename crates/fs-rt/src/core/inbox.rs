@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 impl CoreShared {
     /// Carries out messages of other threads.
-    pub(super) fn read_inbox(self: &Rc<Self>) {
+    pub(crate) fn read_inbox(self: &Rc<Self>) {
         let mut arrived = self.arrived.take();
         self.shared.inboxes[self.index].swap(&mut arrived);
         for message in arrived.drain(..) {
@@ -55,9 +55,9 @@ impl CoreShared {
     fn open_queue(&self, iface: IfaceId, queue: u32, is_new: bool) {
         // The device may be gone again.
         let Some(opener) = self.shared.openers.get(iface) else { return };
-        if !is_new {
-            self.io.borrow_mut().give_spare(iface, &mut self.stack.borrow_mut());
-        }
+        // Also before a queue that the device got later: it may be the first that is opened again, and
+        // then takes the place of what kept the frames.
+        self.io.borrow_mut().give_spare(iface, &mut self.stack.borrow_mut());
         let share = self.divide_frames(self.shared.queues_of_a_core());
         let opened = opener.open(queue, self.stack.borrow_mut().pool_mut(), share);
         match opened {
@@ -65,13 +65,13 @@ impl CoreShared {
                 if is_new {
                     opener.tell_new(queue, self.index);
                 }
-                self.new_links.borrow_mut().extend(link.wake_fd().and_then(|fd| fd.try_clone_to_owned().ok()));
                 if !is_new {
                     // Unknown before the first queue of a late device was open.
                     let tx_checksum = link.caps().tx_checksum;
                     self.stack.borrow_mut().update_interface(iface, |interface| interface.tx_checksum = tx_checksum);
                 }
                 self.io.borrow_mut().add(Box::new(link), iface, is_new.then_some(queue));
+                self.links_changed.set(true);
                 if is_new {
                     opener.note_open(queue);
                 } else {

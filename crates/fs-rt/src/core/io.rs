@@ -229,7 +229,10 @@ impl CoreIo {
             if port.lost {
                 stack.note_link_dropped(port.tx.len() as u64);
                 port.tx.drain(..).for_each(|tx| stack.pool_mut().free(tx.frame));
-            } else if !port.tx.is_empty() {
+            } else if port.tx.is_empty() {
+                // The kernel stops in the ring when a send buffer or the driver's queue is full.
+                port.link.reap(stack.pool_mut());
+            } else {
                 sent += port
                     .link
                     .tx(stack.pool_mut(), &mut port.tx)
@@ -359,6 +362,11 @@ impl CoreIo {
     /// Returns true if the device's ring is full, so that frames wait for the link.
     pub(crate) fn is_backed_up(&self) -> bool {
         self.ports.iter().any(|p| !p.tx.is_empty())
+    }
+
+    /// Returns true if the kernel has not taken all packets of a link's ring.
+    pub(crate) fn has_unsent(&mut self) -> bool {
+        self.ports.iter_mut().any(|p| !p.lost && p.link.has_unsent())
     }
 
     /// Returns everything to the pool: unsent frames, messages, and the links' frames.

@@ -123,7 +123,7 @@ impl Reactor {
         if !quiet {
             return false;
         }
-        let by_clock = self.must_poll || backed_up || io.is_starved(&stack);
+        let by_clock = self.must_poll || backed_up || io.is_starved(&stack) || io.has_unsent();
         let soon = now + io.poller.longest_sleep(by_clock);
         let mut deadline = Some(stack.next_deadline().map_or(soon, |d| d.min(soon)));
         if self.unpublished {
@@ -179,12 +179,8 @@ impl Reactor {
         if std::mem::take(&mut self.rings) {
             self.sources.iter().for_each(|source| source.awake());
         }
-        if self.sleeps {
-            if self.core.links_changed.take() {
-                self.watch_anew();
-            }
-            // Watched from the next sleep on.
-            self.unwatched.append(&mut self.core.new_links.borrow_mut());
+        if self.sleeps && self.core.links_changed.take() {
+            self.watch_anew();
         }
         for (source, doorbell) in self.core.new_sources.take() {
             self.sources.push(source);
@@ -195,11 +191,11 @@ impl Reactor {
         self.sources.iter().map(|source| source.poll()).sum()
     }
 
-    /// Drops the descriptors of closed links, which would keep their sockets open.
+    /// Watches the open links from the next sleep on. Drops the descriptors of closed ones, which
+    /// would keep their sockets open.
     #[cold]
     fn watch_anew(&mut self) {
         self.links.clear();
-        self.core.new_links.borrow_mut().clear();
         self.unwatched.clear();
         let io = self.core.io.borrow();
         for fd in io.ports.iter().filter_map(|port| port.link.wake_fd()) {

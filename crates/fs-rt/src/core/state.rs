@@ -9,7 +9,6 @@ use crate::sys::Clock;
 use crate::wakers::Wakers;
 use fs_core::{FramePool, ListenerId};
 use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -29,9 +28,7 @@ pub(crate) struct CoreShared {
     pub(crate) reactor: RefCell<Option<Waker>>,
     pub(crate) shutting_down: Cell<bool>,
     pub(crate) new_sources: NewSources,
-    /// Descriptors of links that the reactor does not watch yet.
-    pub(crate) new_links: RefCell<Vec<OwnedFd>>,
-    /// Links were closed, so the reactor must watch only the remaining ones.
+    /// Links were opened or closed, so the reactor must watch those that are open now.
     pub(crate) links_changed: Cell<bool>,
     /// Cached routes of the kernel.
     pub(crate) route_cache: RefCell<RouteCache>,

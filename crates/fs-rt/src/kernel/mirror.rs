@@ -13,7 +13,8 @@ use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, Addres
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
+    RouteVia,
 };
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -223,8 +224,8 @@ impl Mirror {
             Message::NewAddress(AddressMessage { header, .. }) => self.iface_of(header.index).is_none(),
             _ => false,
         });
-        let elsewhere = of_others.filter_map(local_address).collect();
-        let mut routes = Vec::new();
+        let elsewhere: Vec<_> = of_others.filter_map(local_address).collect();
+        let mut routes: Vec<_> = elsewhere.iter().copied().filter_map(within_host).collect();
         for message in &self.netlink.dump(Message::GetRoute(RouteMessage::default()))? {
             if let Message::NewRoute(route) = message {
                 self.route(route, &mut routes);
@@ -367,12 +368,26 @@ impl Mirror {
             }
         };
         add(hop);
-        for path in hops {
+        // Of a device that is down: the kernel uses the others.
+        for path in hops.iter().filter(|path| !path.flags.contains(RouteNextHopFlags::Dead)) {
             let mut hop = Hop { device: Some(path.interface_index), gateway: None };
             path.attributes.iter().for_each(|attribute| hop.take(attribute));
             add(hop);
         }
     }
+}
+
+/// Returns the route to an address of another device of the host, as the kernel's table `local` has
+/// it: a datagram to it leaves by none of ours. Loopback addresses never do, and a link-local address
+/// may also be a neighbour's.
+fn within_host(addr: IpAddr) -> Option<Route> {
+    let (prefix, is_link_local) = match addr {
+        IpAddr::V4(v4) => (32, v4.is_link_local()),
+        IpAddr::V6(v6) => (128, v6.is_unicast_link_local()),
+    };
+    let refusal = Some(Refusal::Blackhole);
+    let route = Route { to: Cidr { addr, prefix }, gateway: None, iface: IfaceId(0), metric: 0, source: None, refusal };
+    (!addr.is_loopback() && !is_link_local).then_some(route)
 }
 
 /// A locally administered link address, which no frame has on the wire.

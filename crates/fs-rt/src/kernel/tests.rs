@@ -4,7 +4,9 @@ use crate::netlink;
 use crate::ports::Addresses;
 use fs_core::{IfaceId, Refusal};
 use netlink_packet_route::AddressFamily;
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
+};
 use std::io;
 use std::net::Ipv4Addr;
 
@@ -85,4 +87,24 @@ fn refusing_routes_are_mirrored() {
         assert_eq!(refusal(RouteType::Throw), [(16, 7, Some(Refusal::Throw))]);
         assert_eq!((refusal(RouteType::Unicast), refusal(RouteType::Local)), (vec![], vec![]), "by no device of ours");
     }
+}
+
+#[test]
+fn dead_hops_of_a_route_are_left_out() {
+    let mirror = Mirror::read(&[1, 2]).unwrap();
+    let hop = |index, flags| {
+        let mut hop = RouteNextHop::default();
+        (hop.interface_index, hop.flags) = (index, flags);
+        hop
+    };
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    (message.header.kind, message.header.table) = (RouteType::Unicast, RouteHeader::RT_TABLE_MAIN);
+    message.attributes = vec![RouteAttribute::MultiPath(vec![
+        hop(1, RouteNextHopFlags::Dead | RouteNextHopFlags::Linkdown),
+        hop(2, RouteNextHopFlags::empty()),
+    ])];
+    let mut routes = Vec::new();
+    mirror.route(&message, &mut routes);
+    assert_eq!(routes.iter().map(|route| route.iface).collect::<Vec<_>>(), [IfaceId(1)]);
 }

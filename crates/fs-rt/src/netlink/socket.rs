@@ -41,7 +41,7 @@ pub struct Netlink {
 pub enum Notices {
     /// In order.
     Messages(Vec<RouteNetlinkMessage>),
-    /// Some were lost, so everything must be read again.
+    /// Some were lost, so everything must be read again. All that were queued by then are read.
     Lost,
 }
 
@@ -155,18 +155,26 @@ impl Netlink {
 
     /// Returns the changes since the last call.
     pub fn notices(&self) -> io::Result<Notices> {
-        let mut notices = Reply::default();
-        loop {
-            match self.notices.recv_from_full() {
-                Ok((datagram, _)) => {
-                    parse(&datagram, None, &mut notices)?;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Notices::Messages(notices.messages));
-                }
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Notices::Lost),
-                Err(error) => return Err(error),
+        read_all(|| self.notices.recv_from_full().map(|(datagram, _)| datagram))
+    }
+}
+
+/// Reads notifications until none is queued.
+///
+/// After an overrun too: until then the kernel drops further ones and reports no second overrun
+/// (`netlink_overrun`), and what is queued is older than a table that is read now.
+fn read_all(mut receive: impl FnMut() -> io::Result<Vec<u8>>) -> io::Result<Notices> {
+    let (mut notices, mut are_lost) = (Reply::default(), false);
+    loop {
+        match receive() {
+            Ok(datagram) => {
+                parse(&datagram, None, &mut notices)?;
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(if are_lost { Notices::Lost } else { Notices::Messages(notices.messages) });
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => are_lost = true,
+            Err(error) => return Err(error),
         }
     }
 }
@@ -328,6 +336,18 @@ mod tests {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         bytes
+    }
+
+    #[test]
+    fn queue_is_read_to_its_end_after_an_overrun() {
+        let mut queue = std::collections::VecDeque::from([Err(libc::ENOBUFS), Ok(done(0, 0)), Err(libc::EAGAIN)]);
+        let mut notices = || {
+            let receive = || queue.pop_front().unwrap_or(Err(libc::EAGAIN)).map_err(io::Error::from_raw_os_error);
+            let notices = read_all(receive).unwrap();
+            (matches!(notices, Notices::Lost), queue.len())
+        };
+        assert_eq!(notices(), (true, 0));
+        assert_eq!(notices(), (false, 0));
     }
 
     #[test]

@@ -29,6 +29,11 @@ use fs_core::{FramePool, Framing, TxFrame};
 use header::MergedHeader;
 use run::{Packet, Run};
 
+/// ENOBUFS in a row after which the packet is dropped, as the next ones are until one is sent. It is the error of a full queue, and of a
+/// rule at egress (`tc`, nftables) that drops the packet each time. Fewer: a queue that drains slowly loses packets; more: the packets of
+/// other flows wait longer behind one that never leaves.
+pub(crate) const REFUSALS_MAX: u32 = 64;
+
 /// The packets at the front of a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Front {

@@ -1,5 +1,6 @@
 //! The packet socket next to an AF_XDP socket: it takes runs, and what must not overtake them.
 
+use super::REFUSALS_MAX;
 use super::carriers::{Carriers, FLOW_BITS};
 use super::header::MergedHeader;
 use super::offloads::Offloads;
@@ -29,6 +30,8 @@ pub(crate) enum Outcome {
     Sent,
     /// The kernel has no room: later.
     Later,
+    /// The kernel drops it each time.
+    Dropped,
     /// The socket does not take this packet: it is for the AF_XDP socket.
     Refused,
 }
@@ -57,6 +60,8 @@ pub(crate) struct MergeSocket {
     /// `in_flight` has been asked for in this batch.
     asked: bool,
     paused_until: Option<Instant>,
+    /// ENOBUFS since the last packet that was sent.
+    refusals: u32,
     /// The kernel has refused a merged packet, and would refuse others.
     refused: bool,
 }
@@ -78,6 +83,7 @@ impl MergeSocket {
             in_flight: false,
             asked: false,
             paused_until: None,
+            refusals: 0,
             refused: false,
         }
     }
@@ -171,7 +177,7 @@ impl MergeSocket {
     fn transmit(&mut self, pool: &UmemPool, header: &[u8], frames: &[TxFrame], skip: usize) -> Outcome {
         match self.pieces.send_message(self.socket.as_fd(), header, pool, frames, skip) {
             Ok(()) => {
-                self.in_flight = true;
+                (self.in_flight, self.refusals) = (true, 0);
                 if let Some(flow) = flow_number(self.framing, pool.bytes(&frames[0].frame), FLOW_BITS) {
                     self.carriers.sends_by_socket(flow);
                 }
@@ -184,8 +190,10 @@ impl MergeSocket {
     #[cold]
     fn failed(&mut self, error: &io::Error) -> Outcome {
         match error.raw_os_error() {
-            // No room in the send buffer, or (ENOBUFS) a queue on the way was full and the kernel has dropped its copy.
+            Some(libc::ENOBUFS) if self.refusals >= REFUSALS_MAX => return Outcome::Dropped,
+            // No room in the send buffer, or (ENOBUFS) the kernel has dropped its copy: a queue on the way was full.
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
+                self.refusals += u32::from(error.raw_os_error() == Some(libc::ENOBUFS));
                 self.paused_until = Some(Instant::now() + PAUSE);
                 return Outcome::Later;
             }

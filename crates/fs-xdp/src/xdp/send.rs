@@ -25,6 +25,8 @@ enum Placed {
 enum Merged {
     /// A run has left by the packet socket.
     Sent(Run),
+    /// A run cannot be sent.
+    Dropped(Run),
     /// The packets of so many frames are sent one by one.
     Singles(usize),
     /// Nothing more can be sent now.
@@ -44,6 +46,11 @@ impl XdpLink {
                 match self.merge_front(pool, &frames[done..]) {
                     Merged::Sent(run) => {
                         (done, sent) = (done + run.frames, sent + run.segments);
+                        continue;
+                    }
+                    Merged::Dropped(run) => {
+                        done += run.frames;
+                        self.stats.tx_dropped += run.segments as u64;
                         continue;
                     }
                     Merged::Singles(count) => singles = done + count,
@@ -107,6 +114,10 @@ impl XdpLink {
                 Merged::Sent(run)
             }
             Outcome::Later => Merged::Later,
+            Outcome::Dropped => {
+                give_back(pool, &frames[..run.frames]);
+                Merged::Dropped(run)
+            }
             Outcome::Refused => Merged::Singles(run.frames),
         }
     }
@@ -128,6 +139,10 @@ impl XdpLink {
                     return Placed::Sent;
                 }
                 Outcome::Later => return Placed::Full,
+                Outcome::Dropped => {
+                    give_back(pool, packet);
+                    return Placed::Dropped;
+                }
                 Outcome::Refused => {}
             }
         }

@@ -191,3 +191,24 @@ fn link_survives_its_device_being_down() {
     a.close();
     b.close();
 }
+
+/// A device that is down takes nothing. What waits in the ring is sent when the link is asked again.
+#[test]
+fn packets_that_the_device_has_not_taken_are_unsent() {
+    if skipped_without_root("packets of a device that is down") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    let devices = [attach(&veth, 0, NATIVE), attach(&veth, 1, NATIVE)];
+    let [mut sender, receiver] = [open(&devices[0], 0), open(&devices[1], 0)];
+    assert!(!sender.link.has_unsent());
+    veth.a.run("ip link set fsx0 down");
+    let frames = sender.frames(&packet(Framing::Ethernet, 0, 100, 1), usize::MAX);
+    sender.send(frames);
+    assert!(sender.link.has_unsent());
+    veth.a.run("ip link set fsx0 up");
+    sender.settle();
+    assert!(!sender.link.has_unsent());
+    sender.close();
+    receiver.close();
+}

@@ -81,7 +81,8 @@ impl<P: FramePool> Stack<P> {
     }
 
     /// Sends one datagram. `to: None` requires a connected socket. Broadcast and multicast
-    /// (`InvalidInput`) and fragmentation (`MessageSize`) are not supported.
+    /// (`InvalidInput`) and fragmentation (`MessageSize`) are not supported. `WouldBlock` if many
+    /// datagrams wait for the interface: `Event::Udp` with `Ready::WRITE` reports that fewer do.
     pub fn udp_send(&mut self, id: UdpId, buf: &[u8], to: Option<SocketAddr>) -> Result<usize, Error> {
         let way = self.udp_way(id, to)?;
         self.udp_send_by(&way, core::iter::once(buf))?;
@@ -111,6 +112,10 @@ impl<P: FramePool> Stack<P> {
         let path = self.net.path_to(remote.ip(), device)?;
         if !self.net.retry(path, self.now) {
             return Err(Error::HostUnreachable);
+        }
+        if self.net.queue_of(path).is_some_and(|queue| queue.is_crowded()) {
+            self.udp.block(id, self.net.path(path).iface());
+            return Err(Error::WouldBlock);
         }
         let headers = if key.is_v6() { 48 } else { 28 };
         let mtu = self.net.path_mtu(path, remote.ip(), self.now);
@@ -147,7 +152,7 @@ impl<P: FramePool> Stack<P> {
         if net.path(way.path).state() == PathState::Known
             && let Some(queue) = net.queue_of(way.path)
         {
-            queue.push_control(packets);
+            queue.push_datagrams(packets);
             return Ok(());
         }
         let mut packet = Vec::new();

@@ -1,10 +1,12 @@
 //! A turn's packets for one interface, in three lists (mTCP section 4.2): control, ACK, data. Data
 //! is sent round robin with a byte quota; an ACK that data carries is not sent on its own.
+//! Datagrams come behind control packets, and take at most half of a batch while connections wait.
 
 use crate::frame::{FramePool, IfaceId, TxFrame};
 use crate::net::interface_queue::SEND_QUOTA;
 use crate::net::neigh::PathState;
 use crate::seq::SeqNum;
+use crate::socket::event::{Event, Ready};
 use crate::stack::{Stack, reroute};
 use crate::tcb::Tcb;
 use crate::tcb::deadlines::Deadlines;
@@ -104,17 +106,21 @@ impl<P: FramePool> Stack<P> {
     /// then polled once frames are freed, which nothing reports, instead of in each turn.
     pub fn tx_starved(&self, iface: IfaceId) -> bool {
         self.pool.available() == 0
-            && self.net.queue(iface).is_some_and(|queue| !queue.is_empty() && !queue.has_control())
+            && self.net.queue(iface).is_some_and(|queue| !queue.is_empty() && !queue.has_packets())
     }
 
     fn control_packets(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = 0;
         let Some(queue) = self.net.queue_mut(iface) else { return 0 };
+        let datagrams = if queue.has_connections() { budget.div_ceil(2) } else { budget };
         while sent < budget {
-            let Some(frame) = queue.pop_control() else { break };
+            let Some(frame) = queue.pop_packet(sent < datagrams) else { break };
             self.stats.tx_bytes += frame.frame.len() as u64;
             sent += !frame.frame.more() as usize;
             out.push(frame);
+        }
+        if self.udp.has_blocked() && !queue.is_crowded() {
+            self.udp.unblock(iface).for_each(|id| self.outbox.event(Event::Udp(id, Ready::WRITE)));
         }
         sent
     }

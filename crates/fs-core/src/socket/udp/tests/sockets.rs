@@ -34,6 +34,7 @@ fn scores() {
         ttl: None,
         tos: 0,
         error: None,
+        is_blocked: false,
         queue: ReceiveQueue::default(),
     };
     let score = |socket: Socket| socket.binding.score("10.77.1.1".parse().unwrap(), at(PEER), IFACE);
