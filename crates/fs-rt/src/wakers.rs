@@ -4,10 +4,11 @@
 //! The slot's generation is not stored: a socket's wakers are removed when it is closed, before its
 //! slot can be used again. The contract of `Waker` allows spurious wake-ups.
 
+use std::collections::HashMap;
 use std::task::Waker;
 
 /// The event that a task waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Interest {
     /// A TCP connection has bytes to read.
@@ -45,8 +46,9 @@ pub(crate) enum Displaced {
 #[derive(Debug, Default)]
 pub(crate) struct Wakers {
     slots: [Vec<Option<Waker>>; INTERESTS],
-    /// Rarely used: several tasks share one socket and wait for the same event.
-    extra: Vec<(Interest, u32, Waker)>,
+    /// Rarely used: several tasks share one socket and wait for the same event. By socket, so that
+    /// many of them do not slow the events of others.
+    extra: HashMap<(Interest, u32), Vec<Waker>>,
 }
 
 impl Wakers {
@@ -72,17 +74,13 @@ impl Wakers {
     }
 
     fn push_extra(&mut self, interest: Interest, index: u32, waker: Waker) -> Displaced {
-        let same = |(i, n, _): &(Interest, u32, Waker)| *i == interest && *n == index;
-        if self.extra.iter().any(|e| same(e) && e.2.will_wake(&waker)) {
+        let extra = self.extra.entry((interest, index)).or_default();
+        if extra.iter().any(|known| known.will_wake(&waker)) {
             return Displaced::Duplicate(waker);
         }
-        let mut oldest = Displaced::Nothing;
-        if self.extra.iter().filter(|e| same(e)).count() >= EXTRA_MAX
-            && let Some(at) = self.extra.iter().position(same)
-        {
-            oldest = Displaced::Evicted(self.extra.remove(at).2);
-        }
-        self.extra.push((interest, index, waker));
+        let is_full = extra.len() >= EXTRA_MAX;
+        let oldest = if is_full { Displaced::Evicted(extra.remove(0)) } else { Displaced::Nothing };
+        extra.push(waker);
         oldest
     }
 
@@ -99,7 +97,7 @@ impl Wakers {
 
     #[cold]
     fn take_extra(&mut self, interest: Interest, index: u32, into: &mut Vec<Waker>) {
-        into.extend(self.extra.extract_if(.., |e| e.0 == interest && e.1 == index).map(|e| e.2));
+        into.extend(self.extra.remove(&(interest, index)).into_iter().flatten());
     }
 }
 
@@ -164,6 +162,6 @@ mod tests {
             let (_, w) = waker();
             drop(wakers.register(Interest::UdpRead, 0, &w));
         }
-        assert!(wakers.extra.len() <= EXTRA_MAX);
+        assert!(wakers.extra.values().all(|extra| extra.len() <= EXTRA_MAX));
     }
 }

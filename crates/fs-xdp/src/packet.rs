@@ -8,7 +8,7 @@ use crate::copying;
 use crate::device::NetDevice;
 use crate::error::XdpError;
 use crate::link::{Link, LinkCaps, LinkKind, LinkStats};
-use crate::merge::{self, run::Run};
+use crate::merge::{self, Refusals, run::Run};
 use crate::sys::capabilities;
 use crate::sys::merged_io::Pieces;
 use crate::sys::packet;
@@ -59,8 +59,7 @@ pub struct PacketLink {
     vnet: bool,
     /// Cleared if the kernel refuses a merged packet.
     merges: bool,
-    /// ENOBUFS since the last packet that was sent.
-    refusals: u32,
+    refusals: Refusals,
     stats: LinkStats,
     /// Drops that the kernel has reported (reading them resets its counter).
     kernel_drops: Cell<u64>,
@@ -133,7 +132,7 @@ impl PacketLink {
             longest: device.mtu as usize + if framing == Framing::Ethernet { LINK_HEADER_MAX } else { 0 },
             vnet,
             merges: vnet,
-            refusals: 0,
+            refusals: Refusals::default(),
             stats: LinkStats::default(),
             kernel_drops: Cell::new(0),
             dead: None,
@@ -152,15 +151,6 @@ impl PacketLink {
                 }
             }
         }
-    }
-
-    /// Returns true if the kernel drops what is at the front each time.
-    #[cold]
-    fn is_hopeless(&mut self, error: &io::Error) -> bool {
-        let is_refused = error.raw_os_error() == Some(libc::ENOBUFS);
-        let is_hopeless = is_refused && self.refusals >= merge::REFUSALS_MAX;
-        self.refusals += u32::from(is_refused && !is_hopeless);
-        is_hopeless
     }
 
     /// Drops the `packets` at the front.
@@ -183,7 +173,7 @@ impl PacketLink {
                 for part in frames.drain(..run.frames) {
                     pool.free(part.frame);
                 }
-                self.refusals = 0;
+                self.refusals.end();
                 self.stats.tx_merges += 1;
                 self.stats.tx_merged += run.segments as u64;
                 Some(run.segments)
@@ -195,7 +185,7 @@ impl PacketLink {
                     self.merges = false;
                     return Some(0);
                 }
-                if self.is_hopeless(&error) {
+                if self.refusals.is_hopeless(&error) {
                     self.drop_first(pool, frames, run.frames, run.segments);
                     return Some(0);
                 }
@@ -229,7 +219,7 @@ impl PacketLink {
         self.stats.syscalls += 1;
         match self.send.send(self.socket.as_raw_fd(), pool, frames, &self.ends) {
             Ok(sent) => {
-                self.refusals = 0;
+                self.refusals.end();
                 if let Some(&end) = sent.checked_sub(1).and_then(|last| self.ends.get(last)) {
                     for part in frames.drain(..end) {
                         pool.free(part.frame);
@@ -240,7 +230,9 @@ impl PacketLink {
             Err(error) => {
                 self.note(&error);
                 // The first packet is the cause, and would be again.
-                if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) || self.is_hopeless(&error) {
+                if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL))
+                    || self.refusals.is_hopeless(&error)
+                {
                     self.drop_first(pool, frames, first, 1);
                     return Some(0);
                 }

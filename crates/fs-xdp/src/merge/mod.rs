@@ -28,11 +28,44 @@ use crate::umem::UmemPool;
 use fs_core::{FramePool, Framing, TxFrame};
 use header::MergedHeader;
 use run::{Packet, Run};
+use std::io;
+use std::time::{Duration, Instant};
 
-/// ENOBUFS in a row after which the packet is dropped, as the next ones are until one is sent. It is the error of a full queue, and of a
-/// rule at egress (`tc`, nftables) that drops the packet each time. Fewer: a queue that drains slowly loses packets; more: the packets of
-/// other flows wait longer behind one that never leaves.
-pub(crate) const REFUSALS_MAX: u32 = 64;
+/// Time without a packet that was sent after which refused packets are dropped. Shorter: a queue that drains slowly loses packets (it takes
+/// the next 64 KiB after 5 ms at 100 Mb/s, after 250 ms at 2 Mb/s). Longer: the packets of other flows wait longer behind one that never
+/// leaves.
+const REFUSED_MOST: Duration = Duration::from_millis(250);
+/// Refusals before that, so that a thread that had to wait for its CPU tries again. No more are needed.
+const REFUSALS_LEAST: u32 = 64;
+
+/// The refusals (ENOBUFS) since the last packet that was sent. It is the error of a full queue, and of a rule at egress (`tc`, nftables) that
+/// drops the packet each time.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    count: u32,
+    since: Option<Instant>,
+}
+
+impl Refusals {
+    /// A packet was sent.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        self.count = 0;
+    }
+
+    /// Records an error of a send. Returns true if the packet would never leave.
+    #[cold]
+    pub(crate) fn is_hopeless(&mut self, error: &io::Error) -> bool {
+        if error.raw_os_error() != Some(libc::ENOBUFS) {
+            return false;
+        }
+        if self.count == 0 {
+            self.since = Some(Instant::now());
+        }
+        self.count = self.count.saturating_add(1);
+        self.count > REFUSALS_LEAST && self.since.is_some_and(|since| since.elapsed() >= REFUSED_MOST)
+    }
+}
 
 /// The packets at the front of a batch.
 #[derive(Debug, PartialEq, Eq)]

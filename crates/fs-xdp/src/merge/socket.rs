@@ -1,6 +1,6 @@
 //! The packet socket next to an AF_XDP socket: it takes runs, and what must not overtake them.
 
-use super::REFUSALS_MAX;
+use super::Refusals;
 use super::carriers::{Carriers, FLOW_BITS};
 use super::header::MergedHeader;
 use super::offloads::Offloads;
@@ -60,8 +60,7 @@ pub(crate) struct MergeSocket {
     /// `in_flight` has been asked for in this batch.
     asked: bool,
     paused_until: Option<Instant>,
-    /// ENOBUFS since the last packet that was sent.
-    refusals: u32,
+    refusals: Refusals,
     /// The kernel has refused a merged packet, and would refuse others.
     refused: bool,
 }
@@ -83,7 +82,7 @@ impl MergeSocket {
             in_flight: false,
             asked: false,
             paused_until: None,
-            refusals: 0,
+            refusals: Refusals::default(),
             refused: false,
         }
     }
@@ -177,7 +176,8 @@ impl MergeSocket {
     fn transmit(&mut self, pool: &UmemPool, header: &[u8], frames: &[TxFrame], skip: usize) -> Outcome {
         match self.pieces.send_message(self.socket.as_fd(), header, pool, frames, skip) {
             Ok(()) => {
-                (self.in_flight, self.refusals) = (true, 0);
+                self.in_flight = true;
+                self.refusals.end();
                 if let Some(flow) = flow_number(self.framing, pool.bytes(&frames[0].frame), FLOW_BITS) {
                     self.carriers.sends_by_socket(flow);
                 }
@@ -189,11 +189,12 @@ impl MergeSocket {
 
     #[cold]
     fn failed(&mut self, error: &io::Error) -> Outcome {
+        if self.refusals.is_hopeless(error) {
+            return Outcome::Dropped;
+        }
         match error.raw_os_error() {
-            Some(libc::ENOBUFS) if self.refusals >= REFUSALS_MAX => return Outcome::Dropped,
             // No room in the send buffer, or (ENOBUFS) the kernel has dropped its copy: a queue on the way was full.
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
-                self.refusals += u32::from(error.raw_os_error() == Some(libc::ENOBUFS));
                 self.paused_until = Some(Instant::now() + PAUSE);
                 return Outcome::Later;
             }
