@@ -115,8 +115,7 @@ impl FrameWaiters {
 
     /// Returns true if the connection is in a list.
     pub(crate) fn holds(tcb: &Tcb) -> bool {
-        tcb.flags.has(Flags::WAITS_FOR_POOL)
-            || tcb.ext.as_ref().is_some_and(|ext| ext.sender.starved == Starved::Waits)
+        tcb.flags.has(Flags::WAITS_FOR_POOL) || tcb.ext.as_ref().is_some_and(|ext| ext.sender.starved == Starved::Waits)
     }
 
     /// Records that a connection that waited has ended. Removes such connections once they are half of
@@ -125,9 +124,8 @@ impl FrameWaiters {
     pub(crate) fn end(&mut self, slots: &Slots) {
         self.ended += 1;
         if self.ended * 2 > self.queue.len() + self.starved.len() {
-            let is_open = |&(index, generation): &(u32, u32)| {
-                slots.open(index).is_some_and(|tcb| tcb.generation() == generation)
-            };
+            let is_open =
+                |&(index, generation): &(u32, u32)| slots.open(index).is_some_and(|tcb| tcb.generation() == generation);
             self.queue.retain(is_open);
             self.starved.retain(is_open);
             self.ended = 0;
