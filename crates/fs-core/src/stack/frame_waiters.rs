@@ -21,6 +21,10 @@ use alloc::collections::VecDeque;
 /// turns.
 const SHARE_MIN_SEGMENTS: usize = 2;
 
+/// Number of free frames from which on one write needs no look at what is left: enough for the least of
+/// a connection with the largest segments.
+const PLENTY: usize = 128;
+
 /// Connections whose application was refused space in the send queue for lack of frames, oldest
 /// first: slot and generation.
 #[derive(Debug, Default)]
@@ -74,7 +78,6 @@ impl FrameWaiters {
     /// Returns the bytes that a connection may hold, where a frame takes `payload`. A connection
     /// that holds its share and wants more waits as well, so all heavy senders are soon in the
     /// list.
-    #[cold]
     fn share(&self, store: &TxStore, payload: usize, tcb: &Tcb) -> usize {
         // Counts the connection itself, unless it was notified, or waits and tries again.
         let other = usize::from(self.told == 0 && !tcb.flags.has(Flags::WAITS_FOR_POOL));
@@ -86,6 +89,16 @@ impl FrameWaiters {
     /// Returns the bytes that a connection may queue now.
     #[inline]
     pub(crate) fn room(&self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
+        let frames = store.room();
+        if self.is_empty() && frames >= PLENTY {
+            return frames * payload.min(usize::from(tcb.mss));
+        }
+        self.scarce_room(store, payload, tcb)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn scarce_room(&self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
         let mss = usize::from(tcb.mss);
         let mut room = store.room() * payload.min(mss);
         if !self.is_empty() {
@@ -103,7 +116,6 @@ impl FrameWaiters {
     }
 
     /// Returns true if a write would take frames that another, starved connection waits for.
-    #[cold]
     fn overtakes(&self, tcb: &mut Tcb) -> bool {
         let starved = tcb.ext.as_ref().map_or(Starved::No, |ext| ext.sender.starved);
         if starved == Starved::Told {
@@ -115,8 +127,7 @@ impl FrameWaiters {
 
     /// Returns true if the connection is in a list.
     pub(crate) fn holds(tcb: &Tcb) -> bool {
-        tcb.flags.has(Flags::WAITS_FOR_POOL)
-            || tcb.ext.as_ref().is_some_and(|ext| ext.sender.starved == Starved::Waits)
+        tcb.flags.has(Flags::WAITS_FOR_POOL) || tcb.ext.as_ref().is_some_and(|ext| ext.sender.starved == Starved::Waits)
     }
 
     /// Records that a connection that waited has ended. Removes such connections once they are half of
@@ -125,9 +136,8 @@ impl FrameWaiters {
     pub(crate) fn end(&mut self, slots: &Slots) {
         self.ended += 1;
         if self.ended * 2 > self.queue.len() + self.starved.len() {
-            let is_open = |&(index, generation): &(u32, u32)| {
-                slots.open(index).is_some_and(|tcb| tcb.generation() == generation)
-            };
+            let is_open =
+                |&(index, generation): &(u32, u32)| slots.open(index).is_some_and(|tcb| tcb.generation() == generation);
             self.queue.retain(is_open);
             self.starved.retain(is_open);
             self.ended = 0;

@@ -47,6 +47,7 @@ impl Tcb {
             arrival.discard(core.pool);
             return refused;
         }
+        self.record_activity(core.now);
         // Fifth: the ACK field. Options longer than timestamps may contain SACK blocks; without
         // timestamps, one block has the same length.
         let stamps = if self.flags.has(Flags::TIMESTAMPS) { 12 } else { 0 };

@@ -2,7 +2,7 @@
 //! with our own source address.
 
 use crate::{OFFER, connected, listening, plan, sent, works};
-use fs_core::{DropReason, Duration, FramePool, Shutdown, TcpState};
+use fs_core::{DropReason, Duration, FramePool, Keepalive, Shutdown, TcpOptions, TcpState};
 use fs_fuzz::host::Host;
 use fs_fuzz::packet::{self, ACK, FIN, LOCAL, PSH, RST, SYN, Tcp};
 use fs_fuzz::peer::{PORT, Peer, segment};
@@ -37,6 +37,20 @@ fn blind_reset() {
     // The peer's own RST is exact.
     forge(&mut host, RST, peer.seq, 0, &[]);
     assert_ne!(host.stack.tcp_state(id), Ok(TcpState::Established));
+}
+
+#[test]
+fn blind_segments_keep_no_dead_connection() {
+    // Keepalive counts only segments with acceptable numbers as signs of life.
+    let (mut host, _, peer, id) = connected(plan());
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    host.stack.tcp_set_options(id, TcpOptions { keepalive: Some(keepalive), ..TcpOptions::default() }).unwrap();
+    for _ in 0..60 {
+        host.advance(Duration::from_millis(500));
+        forge(&mut host, ACK, peer.seq.wrapping_add(0x4000_0000), peer.ack, &[]);
+        sent(&mut host);
+    }
+    assert_eq!(host.stack.tcp_state(id), Ok(TcpState::Closed));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::floods::forged_syn;
 use crate::{OFFER, connected, listening, plan, sent, works};
-use fs_core::{CoreMessage, DropReason, Duration, FramePool, Keepalive, Shutdown, TcpOptions};
+use fs_core::{CoreMessage, DropReason, Duration, FramePool, Keepalive, ListenerId, Shutdown, TcpOptions};
 use fs_fuzz::host::Host;
 use fs_fuzz::packet::{ACK, FIN, PSH, RST, SYN, Tcp, timestamps};
 use fs_fuzz::peer::{PORT, Peer, segment};
@@ -60,7 +60,13 @@ fn cookies_only_when_needed() {
 
 /// Returns a connection in TIME-WAIT, closed first by our side, and its peer.
 fn in_time_wait() -> (Host, Peer) {
-    let (mut host, _, mut peer, id) = connected(plan());
+    let (host, _, peer) = in_time_wait_of();
+    (host, peer)
+}
+
+/// Like [`in_time_wait`], with the listener.
+fn in_time_wait_of() -> (Host, ListenerId, Peer) {
+    let (mut host, listener, mut peer, id) = connected(plan());
     host.stack.tcp_shutdown(id, Shutdown::Write).unwrap();
     sent(&mut host);
     peer.ack = peer.ack.wrapping_add(1);
@@ -70,7 +76,21 @@ fn in_time_wait() -> (Host, Peer) {
     sent(&mut host);
     host.stack.tcp_close(id);
     assert_eq!(host.stack.tcp_time_waits(), 1);
-    (host, peer)
+    (host, listener, peer)
+}
+
+#[test]
+fn syn_without_listener_keeps_time_wait() {
+    // A new incarnation needs a listener. Without one, as at a client, a forged SYN must not end
+    // TIME-WAIT; it causes an ACK, as on Linux.
+    let (mut host, listener, mut peer) = in_time_wait_of();
+    host.stack.tcp_close_listener(listener);
+    peer.ts = peer.ts.map(|(val, ecr)| (val.wrapping_add(5000), ecr));
+    let new = peer.seq.wrapping_add(100_000);
+    peer.send(&mut host, SYN, new, 0, &[], &[]);
+    let mut reset = false;
+    host.transmit(64, false, |packet| reset |= segment(packet).unwrap().flags.rst());
+    assert_eq!((reset, host.stack.tcp_time_waits()), (false, 1));
 }
 
 #[test]

@@ -325,7 +325,6 @@ impl<P: FramePool> Stack<P> {
             conn_stats,
         };
         let mut ready = Ready::default();
-        tcb.record_activity(*now);
         let disposition = if TEXT_ONLY {
             tcb.take_text(&mut core, segment, Arrival::new(frames), &mut ready)
         } else {

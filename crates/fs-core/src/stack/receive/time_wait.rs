@@ -71,8 +71,10 @@ impl<P: FramePool> Stack<P> {
             _ => 0,
         };
         let newer = age > 0 || age == 0 && segment.seq.after(rcv_nxt);
-        if segment.flags.syn() && !segment.flags.ack() && newer {
-            // RFC 6191: a new incarnation, for the current listener.
+        let listens = || self.listeners.port_in_use(segment.key.local_port());
+        if segment.flags.syn() && !segment.flags.ack() && newer && listens() {
+            // RFC 6191: a new incarnation, for the current listener. Without one the SYN gets an ACK
+            // (as Linux, `tcp_v4_timewait_ack`): it may be forged.
             self.reuse_time_wait(index);
             self.on_unowned(segment, hash, frames, hops);
             self.isn.follow_none();

@@ -99,7 +99,9 @@ impl Cubic {
         let step = if curve.w_est >= self.cwnd_prior { u64::from(mss) } else { u64::from(mss) * 9 / 17 };
         grow(&mut curve.w_est, &mut self.w_est_fraction, step, acked, cwnd);
 
-        let t = i64::from(now.wrapping_sub(curve.epoch));
+        // An idle time is counted from the last transmission, and may have moved the epoch into the
+        // future by a round trip (Linux: `cubictcp_cwnd_event`).
+        let t = i64::from(now.wrapping_sub(curve.epoch).cast_signed().max(0));
         let rtt = i64::from(ack.srtt_us) * 1024 / 1_000_000;
         if curve.at(t, mss) < curve.w_est {
             w.cwnd = cwnd.max(curve.w_est);
@@ -242,8 +244,8 @@ fn tenths(value: u32, n: u64) -> u32 {
     (u64::from(value) * n / 10) as u32
 }
 
-/// Returns 1024ths of a second, modulo 2^32 (48 days). Stages of congestion avoidance are shorter;
-/// in a longer one the curve would only become flat.
+/// Returns 1024ths of a second, modulo 2^32 (48 days). Stages of congestion avoidance are shorter
+/// than half of that; in a longer one the curve would only become flat.
 #[inline]
 fn ticks(now: Instant) -> u32 {
     // 1024 / 10^9 = 2 / 1953125, exactly.

@@ -256,6 +256,22 @@ fn excludes_idle_time() {
     assert!(pair.cubic.curve.w_max >= 1000 * MSS, "the plateau is remembered");
 }
 
+/// The stage may have begun after the last transmission, from which the idle time is counted. The window
+/// does not grow by the time that is then still to come.
+#[test]
+fn idle_time_before_epoch_is_no_growth() {
+    let mut pair = Pair::new(8, MSS);
+    pair.congestion();
+    pair.round_trip(200_000, 1);
+    let before = pair.w.cwnd;
+    // All in flight was sent 200 ms before the stage began.
+    pair.cubic.on_idle(&mut pair.w, Duration::from_millis(1700), Duration::from_secs(1), 10 * MSS);
+    assert_eq!(pair.w.cwnd, before, "not above the initial window: as before");
+    pair.ns += 1_500_000_000;
+    pair.round_trip(10_000, 1);
+    assert!(pair.w.cwnd - before <= MSS, "{before} became {}", pair.w.cwnd);
+}
+
 /// RFC 9438 4.2: at any point of the curve, a window of ACKs adds at most half a window.
 #[test]
 fn window_of_acks_adds_at_most_half_a_window() {
