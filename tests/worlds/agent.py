@@ -32,9 +32,9 @@ def exactly(connection, size):
 def serve(name, ports):
     def answer(connection, port):
         with connection:
-            # The client's address shows how it was translated. Its port is random.
-            reply = f"{name}:{port} {connection.getpeername()[0]}".encode()[:SIZE].ljust(SIZE)
             try:
+                # The client's address shows how it was translated. Its port is random. A client may have gone already.
+                reply = f"{name}:{port} {connection.getpeername()[0]}".encode()[:SIZE].ljust(SIZE)
                 while True:
                     exactly(connection, SIZE)
                     connection.sendall(reply)

@@ -129,7 +129,12 @@ impl<M: Write> Leases<M> {
             Some(_) => return Err(Refused::Taken),
             None => entries.push((address, slot)),
         }
-        Ok(self.write(port, &[])?)
+        if let Err(error) = self.write(port, &[]) {
+            // Kept, it would be refused to others, and be no lease to its program. The maps are as before, or have no room for that.
+            let _undone = self.retain(port, |entry| *entry != (address, slot));
+            return Err(error.into());
+        }
+        Ok(())
     }
 
     /// Ends a slot's lease of an end.
@@ -209,6 +214,7 @@ mod tests {
     struct Fake {
         ports: BTreeMap<u16, [u16; 4]>,
         exact: BTreeMap<Key, u16>,
+        is_full: bool,
     }
 
     impl Write for Fake {
@@ -220,6 +226,7 @@ mod tests {
         fn exact(&mut self, key: Key, slot: u16) -> Result<(), MapError> {
             match slot {
                 0 => self.exact.remove(&key),
+                _ if self.is_full => return Err(MapError::OutOfBounds { index: 0, max_entries: 0 }),
                 slot => self.exact.insert(key, slot),
             };
             Ok(())
@@ -243,6 +250,18 @@ mod tests {
 
     fn at(text: &str) -> SocketAddr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn lease_that_cannot_be_written_is_nobodys() {
+        let mut leases = Leases { maps: Fake { is_full: true, ..Fake::default() }, table: BTreeMap::new() };
+        for _ in 0..2 {
+            assert!(matches!(leases.add(Protocol::Tcp, at("10.0.0.2:80"), 2), Err(Refused::Map(_))));
+        }
+        assert_eq!((leases.count(2), leases.owner(Protocol::Tcp, "10.0.0.2:80")), (0, 0));
+        leases.maps.is_full = false;
+        leases.add(Protocol::Tcp, at("10.0.0.2:80"), 3).unwrap();
+        assert_eq!(leases.owner(Protocol::Tcp, "10.0.0.2:80"), 3);
     }
 
     #[test]

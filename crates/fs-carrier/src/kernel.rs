@@ -12,13 +12,14 @@ pub struct RecvMode {
     pub peek: bool,
     /// MSG_WAITALL: a wait in the kernel ends when the buffer is full.
     pub all: bool,
-    /// The caller has bytes of an earlier receive of the same call (MSG_WAITALL): a signal ends the wait, with SA_RESTART too.
-    pub continues: bool,
+    /// The caller has bytes of an earlier receive of the same call (MSG_WAITALL), which began at this time ([`Machine::now_ns`]): a signal
+    /// ends the wait, with SA_RESTART too.
+    pub continues: Option<u64>,
 }
 
 impl RecvMode {
     /// Receives, and waits as the socket's mode says.
-    pub const WAIT: RecvMode = RecvMode { dont_wait: false, peek: false, all: false, continues: false };
+    pub const WAIT: RecvMode = RecvMode { dont_wait: false, peek: false, all: false, continues: None };
     /// Receives bytes that are available.
     pub const NOW: RecvMode = RecvMode { dont_wait: true, ..RecvMode::WAIT };
     /// Copies bytes that are available, and leaves them in the queue.
@@ -114,11 +115,11 @@ pub trait Kernel: Machine {
     /// Returns the application's number for the socket.
     fn descriptor(&self) -> i32;
 
-    /// Waits until the socket is readable, as long as its receive time-out allows.
+    /// Waits until the socket is readable, as long as its receive time-out allows a call that began at `start_ns`.
     ///
     /// # Errors
     /// `EINTR` after any signal handler, `EAGAIN` if the time is over.
-    fn wait_for_more(&self) -> Result<(), Errno>;
+    fn wait_for_more(&self, start_ns: u64) -> Result<(), Errno>;
 
     /// Returns whether the process may ask the kernel. False: it has confined itself (seccomp), the connection is pinned, and what this end has
     /// counted is all that is known.

@@ -37,8 +37,7 @@ pub struct Pacing {
     pub spin_ns: u32,
     /// Time that a sender waits for space in the ring before the kernel carries, in nanoseconds.
     pub room_ns: u32,
-    /// Not 0: the process has one processor, so a spin consists of this many calls of
-    /// sched_yield(2).
+    /// Calls of sched_yield(2) with which each spin begins, whatever time they take.
     pub yields: u32,
     /// For tests: a receiver that does not wait makes the ring the carrier whenever the rules allow
     /// it, also if no thread is going to spin.
@@ -51,7 +50,8 @@ pub struct Pacing {
 impl Pacing {
     /// Two processors or more. A wake-up takes 25 to 60 µs on a virtual machine.
     pub const SPIN: Pacing = Pacing { spin_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false, crowd: None };
-    /// One processor: the peer runs only when this process yields.
+    /// One processor: a peer on it runs only when this process yields. A peer on another one, or a network's client, is
+    /// found by the rest of the spin.
     pub const YIELD: Pacing = Pacing { spin_ns: 50_000, room_ns: 20_000, yields: 4, is_eager: false, crowd: None };
 
     /// Returns the duration of a spin for this many connections, if `spin_ns` is that for one.
@@ -83,15 +83,21 @@ impl Pacing {
     /// Spins until `found` returns true, until `ns` have passed, or until the thread loses its
     /// processor. Returns the last result of `found`.
     #[inline]
-    pub(crate) fn spin(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
-        if self.yields != 0 {
-            return self.look_by_yields(machine, found);
-        }
-        let mut times = None;
+    pub(crate) fn spin(self, machine: &impl Machine, ns: u32, found: impl FnMut() -> bool) -> bool {
+        self.spin_with(machine, ns, self.yields, found)
+    }
+
+    /// `least`: the number of yields that are made whatever time they take.
+    #[inline]
+    fn spin_with(self, machine: &impl Machine, ns: u32, least: u32, mut found: impl FnMut() -> bool) -> bool {
+        let (mut times, mut yields) = (None, 0);
         loop {
             for _ in 0..LOOKS_PER_READING {
                 if found() {
                     return true;
+                }
+                if yields < self.yields {
+                    break;
                 }
                 machine.pause();
             }
@@ -99,51 +105,20 @@ impl Pacing {
             let (before, end, next_yield) = times.unwrap_or((now, now + u64::from(ns), now + FIRST_YIELD_NS));
             let mut is_late = self.has_spun(before, now);
             let mut next_yield = next_yield;
-            if now >= next_yield && !is_late {
+            if (now >= next_yield || yields < self.yields) && !is_late {
                 (now, is_late) = self.yield_now(machine, now);
-                next_yield = now + YIELD_NS;
+                (yields, next_yield) = (yields + 1, now + YIELD_NS);
             }
-            if now >= end || is_late {
+            if (now >= end && yields >= least) || is_late {
                 return found();
             }
             times = Some((now, end, next_yield));
         }
     }
 
-    #[cold]
-    fn look_by_yields(self, machine: &impl Machine, mut found: impl FnMut() -> bool) -> bool {
-        let mut now = machine.now_ns();
-        for _ in 0..self.yields {
-            let is_late;
-            (now, is_late) = self.yield_now(machine, now);
-            if found() {
-                return true;
-            }
-            if is_late {
-                break;
-            }
-        }
-        false
-    }
-
-    /// Like [`Pacing::spin`], for a peer that is known to be awake: it yields as often as the time allows.
+    /// Like [`Pacing::spin`], for a peer that is known to be awake: the time is the limit.
     pub(crate) fn wait_for_awake(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
-        if self.is_crowded(machine) {
-            return found();
-        }
-        if self.yields == 0 {
-            return self.spin(machine, ns, found);
-        }
-        let mut now = machine.now_ns();
-        let end = now + u64::from(ns);
-        while !found() {
-            let is_late;
-            (now, is_late) = self.yield_now(machine, now);
-            if now >= end || is_late {
-                return found();
-            }
-        }
-        true
+        if self.is_crowded(machine) { found() } else { self.spin_with(machine, ns, 0, found) }
     }
 }
 
@@ -201,5 +176,73 @@ impl Spin {
         self.vain.store(vain, Ordering::Relaxed);
         let budget = self.budget_ns.load(Ordering::Relaxed);
         self.budget_ns.store(budget / 2 + 1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A processor of its own for the thread, on which a yield and 100 looks take a microsecond each.
+    #[derive(Default)]
+    struct OwnProcessor {
+        now_ns: Cell<u64>,
+        yields: Cell<u32>,
+    }
+
+    impl OwnProcessor {
+        fn pass(&self, ns: u64) {
+            self.now_ns.set(self.now_ns.get() + ns);
+        }
+    }
+
+    impl Machine for OwnProcessor {
+        fn now_ns(&self) -> u64 {
+            self.now_ns.get()
+        }
+
+        fn pause(&self) {
+            self.pass(10);
+        }
+
+        fn yield_now(&self) {
+            self.yields.set(self.yields.get() + 1);
+            self.pass(1_000);
+        }
+
+        fn thread(&self) -> u32 {
+            1
+        }
+
+        fn is_gone(&self, _thread: u32) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn spin_finds_a_peer_on_another_processor_though_the_process_may_use_one_only() {
+        for pacing in [Pacing::SPIN, Pacing::YIELD] {
+            let machine = OwnProcessor::default();
+            assert!(pacing.spin(&machine, 50_000, || machine.now_ns.get() >= 30_000), "{pacing:?}");
+            assert!(machine.yields.get() < 10, "it has the processor, and looks: {pacing:?}");
+        }
+    }
+
+    #[test]
+    fn spin_ends_after_its_time_and_its_yields() {
+        let machine = OwnProcessor::default();
+        assert!(!Pacing::YIELD.spin(&machine, 50_000, || false));
+        assert!((50_000..52_000).contains(&machine.now_ns.get()), "{:?}", machine.now_ns);
+        let (machine, mut looks) = (OwnProcessor::default(), 0);
+        assert!(!Pacing::YIELD.spin(&machine, 1, || {
+            looks += 1;
+            false
+        }));
+        assert_eq!((machine.yields.get(), looks), (4, 5), "a look before and after each");
+        let machine = OwnProcessor::default();
+        assert!(!Pacing::YIELD.wait_for_awake(&machine, 1, || false));
+        assert_eq!(machine.yields.get(), 1, "a sender's time is over");
     }
 }

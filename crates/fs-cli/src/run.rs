@@ -109,6 +109,19 @@ fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -
 /// Returns the library that `FASTSOCK_LIB` names, or the one next to this program, in `../lib` or
 /// in `../lib/fastsock`.
 pub(crate) fn library() -> anyhow::Result<PathBuf> {
+    let path = found_library()?;
+    // LD_PRELOAD is a list (ld.so(8)).
+    if path.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        bail!(
+            "the path of {LIBRARY} has a blank or a colon: {}: LD_PRELOAD cannot name it. Copy it elsewhere, and set \
+             {LIBRARY_VARIABLE} to that path",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+fn found_library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         if !path.is_file() {

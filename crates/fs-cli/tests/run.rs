@@ -111,6 +111,20 @@ fn missing_library_is_said() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("libfastsock.so"), "{output:?}");
 }
 
+/// ld.so would split the path, and go on without the library.
+#[test]
+fn library_that_ld_preload_cannot_name_is_refused() {
+    let place = TestDirectory::new("blank");
+    for name in ["a blank.so", "a:colon.so"] {
+        let library = place.0.join(name);
+        std::fs::write(&library, "").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+        let output = command.args(["run", "true"]).env("FASTSOCK_LIB", &library).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("LD_PRELOAD cannot name it"), "{output:?}");
+    }
+}
+
 /// `run` starts a daemon if none serves, and it stays.
 #[test]
 fn program_gets_a_daemon() {

@@ -31,7 +31,7 @@ impl Lab {
             println!("skipped: not root");
             return None;
         }
-        let prefix = format!("{}u{}", std::env::var("FS_LAB").unwrap_or_default(), std::process::id());
+        let prefix = format!("{}-u{}", std::env::var("FS_LAB").unwrap_or_else(|_| "fst".into()), std::process::id());
         let dir = std::env::temp_dir().join(format!("fastsock-wire-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let (s, c) = (format!("{prefix}s"), format!("{prefix}c"));

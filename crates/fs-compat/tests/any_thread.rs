@@ -6,7 +6,7 @@ use common::background::{Runtimes, is_clean, within};
 use common::{CLIENT, server};
 use fs_compat::net::{TcpListener, TcpStream, UdpSocket};
 use std::io::{self, ErrorKind, IoSlice, Read};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -415,8 +415,16 @@ async fn datagrams_both_ways() {
         let socket = UdpSocket::bind_on(&runtimes.client.handle(), "0.0.0.0:0").await.unwrap();
         assert_ne!(socket.local_addr().unwrap().port(), 0);
         assert_eq!(socket.send(b"?").await.unwrap_err().raw_os_error(), Some(libc::EDESTADDRREQ));
-        socket.connect(server(53)).await.unwrap();
         let mut buf = [0; 2000];
+        let mapped = match server(53).ip() {
+            IpAddr::V4(v4) => SocketAddr::from((v4.to_ipv6_mapped(), 53)),
+            v6 => SocketAddr::from((v6, 53)),
+        };
+        for at in [mapped, server(53)] {
+            socket.connect(at).await.unwrap();
+            assert_eq!(socket.send(b"?").await.unwrap(), 1);
+            assert_eq!(socket.recv_from(&mut buf).await.unwrap(), (1, server(53)));
+        }
         for len in [0, 1, 700, 1472] {
             assert_eq!(socket.send(&vec![len as u8; len]).await.unwrap(), len);
             socket.readable().await.unwrap();

@@ -172,13 +172,15 @@ impl Client {
     /// Returns the next answer. Any thread gets the answers of all threads' offers.
     pub fn answer(&self) -> Option<Offered> {
         let section = self.enter()?;
-        let connection = section.connection()?;
+        let Some(connection) = section.connection() else {
+            return self.is_waiting().then(|| section.lose());
+        };
         let mut bytes = [0; LEN];
-        let Some(socket) = connection.get() else { return section.lose() };
+        let Some(socket) = connection.get() else { return Some(section.lose()) };
         let received = match receive(socket, &mut bytes, |fd| fd) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return None,
-            Err(_) => return section.lose(),
+            Err(_) => return Some(section.lose()),
         };
         let answer = bytes.get(..received.len).and_then(Answer::decode);
         let answered = match (answer, received.fd) {
@@ -190,7 +192,7 @@ impl Client {
             // The process has no descriptor for the file.
             (Some(Answer::Matched { number, .. }), None) => Offered::Refused { number, reason: Reason::Failed },
             (Some(Answer::Refused { number, reason }), None) => Offered::Refused { number, reason },
-            _ => return section.lose(),
+            _ => return Some(section.lose()),
         };
         let unanswered = self.unanswered.load(Ordering::Relaxed);
         self.unanswered.store(unanswered.saturating_sub(1), Ordering::Relaxed);
@@ -278,6 +280,8 @@ impl Section<'_> {
             return Some(connection);
         }
         self.drop_connection(connection);
+        // The answers are the parent's.
+        client.unanswered.store(0, Ordering::Relaxed);
         client.attempted_ns.store(0, Ordering::Relaxed);
         None
     }
@@ -307,23 +311,26 @@ impl Section<'_> {
     fn drop_connection(&self, connection: Weak) {
         connection.close();
         self.0.fd.store(-1, Ordering::Relaxed);
-        self.0.unanswered.store(0, Ordering::Relaxed);
     }
 
-    /// Handles the loss of the connection.
-    fn lose(&self) -> Option<Offered> {
+    /// Handles the loss of the connection: the offers that are unanswered will not be answered.
+    fn lose(&self) -> Offered {
         if let Some(connection) = self.connection() {
             self.drop_connection(connection);
         }
-        Some(Offered::Lost)
+        self.0.unanswered.store(0, Ordering::Relaxed);
+        Offered::Lost
     }
 
-    /// Returns the connection, or makes one, at most once a second.
+    /// Returns the connection, or makes one, at most once a second, and not before the loss of an earlier one was told.
     fn connect(&self) -> Option<Weak> {
         if let Some(connection) = self.connection() {
             return Some(connection);
         }
         let client = self.0;
+        if client.is_waiting() {
+            return None;
+        }
         let now = now_ns().max(1);
         let attempted = client.attempted_ns.load(Ordering::Relaxed);
         if attempted != 0 && now.wrapping_sub(attempted) < ATTEMPT_NS {

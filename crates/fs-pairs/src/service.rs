@@ -313,22 +313,24 @@ impl Service {
                 if !core::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(%error, "cannot make the memory of a ring: the kernel carries such connections");
                 }
-                return self.take_back(ends, Reason::Failed);
+                return self.take_back(&ends, Reason::Failed);
             }
         };
         for (i, end) in [End::A, End::B].into_iter().enumerate() {
             let answer = Answer::Matched { number: ends[i].number, end, ring: RING };
             if let Err(error) = self.answer(ends[i].client, answer, Some(&file)) {
-                // At most one end has the region, and stays on the kernel.
-                return self.take_back(ends, if error == Errno::TOOMANYREFS { Reason::Limit } else { Reason::NoPeer });
+                // The first end may have its answer and the region already. It stays on the kernel.
+                self.registry.forget(ends[0]);
+                return self
+                    .take_back(&ends[i..], if error == Errno::TOOMANYREFS { Reason::Limit } else { Reason::NoPeer });
             }
         }
         self.registry.keep(ends[0], file);
     }
 
-    /// Undoes a match whose region could not be sent.
-    fn take_back(&mut self, ends: [Key; 2], reason: Reason) {
-        for key in ends {
+    /// Undoes a match whose region could not be sent to these ends.
+    fn take_back(&mut self, ends: &[Key], reason: Reason) {
+        for &key in ends {
             self.registry.forget(key);
             self.refuse(key, reason);
         }

@@ -268,7 +268,34 @@ fn pairs_outlive_the_service() {
     for (a, b) in &pairs {
         assert!(ping_pong(a, b, 10) > 0);
     }
+    // Which call meets the loss first makes no difference.
+    client_a.forget(fs_pairs::Number(1));
     assert!(matches!(answer(&client_a), Offered::Lost));
+    assert!(!client_a.is_waiting());
+}
+
+/// The client counts its answers: one too many, and it reads all later ones an offer late.
+#[test]
+fn end_that_cannot_be_told_costs_the_other_one_nothing() {
+    // Longer than a busy machine takes between two offers.
+    let service = Running::with(Limits { wait: Duration::from_secs(5), ..Limits::default() });
+    let (client_a, client_b) = (service.client(), service.client());
+    let (a, b) = connection();
+    let _pair = promoted(&client_a, &client_b, a, b);
+    // As if its process had exited after its offer.
+    let descriptor = number_of(client_b.descriptor().expect("a connection"));
+    rustix::net::shutdown(descriptor, rustix::net::Shutdown::Read).expect("shut");
+    let (a, b) = connection();
+    let number = offer(&client_a, &a);
+    // Refused at once, so the offer before it has been taken.
+    let not_tcp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let refused_at_once = client_a.offer(not_tcp.as_fd(), Carried::default()).expect("a service");
+    refused(&client_a, refused_at_once);
+    offer(&client_b, &b);
+    let _half = matched(&client_a, number);
+    let (lonely, _peer) = connection();
+    let number = offer(&client_a, &lonely);
+    assert_eq!(refused(&client_a, number), Reason::NoPeer);
     assert!(!client_a.is_waiting());
 }
 

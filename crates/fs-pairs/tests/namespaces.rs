@@ -30,7 +30,11 @@ impl Namespace {
             return None;
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("fs-pairs-{}-{number}", std::process::id());
+        let name = format!(
+            "{}-pairs-{}-{number}",
+            std::env::var("FS_LAB").unwrap_or_else(|_| "fst".into()),
+            std::process::id()
+        );
         run(&["ip", "netns", "add", &name]);
         let namespace = Namespace(name);
         namespace.run(&["ip", "link", "set", "lo", "up"]);

@@ -68,7 +68,7 @@ pub(crate) fn begin(fd: RawFd) {
     let Some(slot) = table::make_slot(fd) else { return };
     // Called first, so that a child drops its parent's watched sockets and not its own first one.
     child::notice_fork();
-    end(fd);
+    finish(fd, false);
     // Standard streams read and write by calls that no symbol replaces.
     if fd > LAST_STANDARD {
         slot.begin(Kind::Watched, process::forks());
@@ -97,7 +97,7 @@ pub(crate) fn begin_set(fd: RawFd) {
     }
     let Some(slot) = table::make_slot(fd) else { return };
     child::notice_fork();
-    end(fd);
+    finish(fd, false);
     if slot.object.put(Body::Set(Polled::new())) {
         slot.begin(Kind::Set, process::forks());
     }
@@ -115,8 +115,13 @@ pub(crate) fn is_known(fd: RawFd) -> bool {
     table::slot(fd).is_some_and(|slot| slot.state().kind() != Kind::Plain)
 }
 
-/// Handles a number that is about to be closed, or that refers to another file by now.
+/// Handles a number that is about to be closed.
 pub(crate) fn end(fd: RawFd) {
+    finish(fd, true);
+}
+
+/// Handles a number that is about to be closed or, if `is_closing` is false, refers to another socket by now.
+fn finish(fd: RawFd, is_closing: bool) {
     let Some(slot) = table::slot(fd) else { return };
     if slot.state().kind() == Kind::Plain {
         return;
@@ -128,7 +133,7 @@ pub(crate) fn end(fd: RawFd) {
             set::leave_registered(fd, slot);
             promotion::forget(slot);
         }
-        Kind::Socket => end_socket(fd, slot.object.hold()),
+        Kind::Socket => end_socket(fd, slot.object.hold(), is_closing),
         Kind::Promoting | Kind::Set | Kind::Plain => {}
     }
     slot.end();
@@ -137,7 +142,7 @@ pub(crate) fn end(fd: RawFd) {
     }
 }
 
-fn end_socket(fd: RawFd, held: Option<Held>) {
+fn end_socket(fd: RawFd, held: Option<Held>, is_closing: bool) {
     let Some(held) = held else { return };
     if let Some(socket) = held.socket()
         && held.numbers() == 1
@@ -147,7 +152,7 @@ fn end_socket(fd: RawFd, held: Option<Held>) {
         set::tell(socket);
         socket.leave_sets();
         // A socket that was sent by SCM_RIGHTS has no unread bytes in its ring.
-        if socket.pair().before_close() && !socket.is_shared() {
+        if socket.pair().before_close() && is_closing && !socket.is_shared() {
             reset_at_close(fd);
         }
         promotion::end_pair(socket);

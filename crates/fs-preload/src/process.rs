@@ -60,7 +60,7 @@ static PACING: OnceLock<Pacing> = OnceLock::new();
 /// All threads of a process want the same processors.
 static CROWD: Crowd = Crowd::new();
 
-/// Sets the pacing of this process's waits. `yields`, for tests: a spin consists of this many calls
+/// Sets the pacing of this process's waits. `yields`, for tests: a spin begins with this many calls
 /// of sched_yield(2), also on a crowded machine.
 pub(crate) fn set_pacing(yields: Option<u32>) {
     let pacing = match (yields, rustix::thread::sched_getaffinity(None)) {

@@ -228,26 +228,26 @@ impl Socket {
     pub(crate) fn receive(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
         let dont_wait = !self.may_wait(flags);
         let all = flags & libc::MSG_WAITALL != 0;
-        let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0, all, continues: false };
+        let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0, all, continues: None };
         if into.is_empty() && self.pair.has_ring_bytes() {
             return Ok(0);
         }
         if !all || mode.peek {
             return self.pair.recv(into, mode);
         }
-        self.receive_all(into, mode)
+        self.receive_all(into, mode, fs_carrier::sys::now_ns())
     }
 
-    /// Like [`Socket::receive`], for a call with MSG_WAITALL that already has bytes.
+    /// Like [`Socket::receive`], for a call with MSG_WAITALL that already has bytes and began at `start_ns`.
     #[cold]
-    pub(crate) fn receive_more(&self, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
+    pub(crate) fn receive_more(&self, into: &mut [u8], flags: i32, start_ns: u64) -> Result<usize, Errno> {
         let dont_wait = !self.may_wait(flags);
-        self.receive_all(into, RecvMode { dont_wait, peek: false, all: true, continues: true })
+        self.receive_all(into, RecvMode { dont_wait, peek: false, all: true, continues: Some(start_ns) }, start_ns)
     }
 
     /// MSG_WAITALL.
     #[cold]
-    fn receive_all(&self, into: &mut [u8], mut mode: RecvMode) -> Result<usize, Errno> {
+    fn receive_all(&self, into: &mut [u8], mut mode: RecvMode, start_ns: u64) -> Result<usize, Errno> {
         let mut done = 0;
         loop {
             match self.pair.recv(&mut into[done..], mode) {
@@ -261,7 +261,7 @@ impl Socket {
                     if mode.dont_wait && self.pair.unread().is_ok_and(|n| n == 0) {
                         return Ok(done);
                     }
-                    mode.continues = true;
+                    mode.continues = Some(start_ns);
                 }
                 Ok(n) => return Ok(done + n),
                 Err(error) if done > 0 => {

@@ -190,12 +190,16 @@ def echo(c):
         while data := c.recv(100): c.sendall(data)
 if os.fork() == 0:
     while True: threading.Thread(target=echo, args=(l.accept()[0],), daemon=True).start()
-for _ in range(20):
-    with socket.create_connection(l.getsockname()) as c:
-        for _ in range(20):
-            c.sendall(b'x' * 32); assert len(c.recv(32, socket.MSG_WAITALL)) == 32
-        # Pins. The next calls are the kernel's alone.
-        c.shutdown(socket.SHUT_RDWR); assert c.recv(1) == b'' == c.recv(1)
+try:
+    for _ in range(20):
+        with socket.create_connection(l.getsockname()) as c:
+            for _ in range(20):
+                c.sendall(b'x' * 32); assert len(c.recv(32, socket.MSG_WAITALL)) == 32
+            # Pins. The next calls are the kernel's alone.
+            c.shutdown(socket.SHUT_RDWR); assert c.recv(1) == b'' == c.recv(1)
+except BaseException as error:
+    print(repr(error), file=sys.stderr, flush=True)
+    os.kill(0, 9)
 print('closed', flush=True)
 sys.stdin.read()
 os.kill(0, 15)

@@ -84,7 +84,7 @@ impl Lab {
             println!("skipped: not root");
             return None;
         }
-        let prefix = format!("{}r{}", std::env::var("FS_LAB").unwrap_or_default(), std::process::id());
+        let prefix = format!("{}-r{}", std::env::var("FS_LAB").unwrap_or_else(|_| "fst".into()), std::process::id());
         let dir = std::env::temp_dir().join(format!("fs-relay-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("www")).unwrap();
         let lab = Self { prefix, dir, _serial: serial };

@@ -1,6 +1,6 @@
 //! redis-server and redis-benchmark.
 
-use crate::{ANY, Busy, Cpus, ONE, Sides};
+use crate::{ANY, Busy, Cpus, ONE, Sides, TWO};
 use anyhow::{Context, Result};
 use fs_benches::parts::Plan;
 use fs_benches::report::{Goal, Row};
@@ -44,10 +44,12 @@ fn round(stage: &Stage, port: u16, clients: u32, plan: &Plan) -> Result<f64> {
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let server = group("redis")?.server;
     // Name, clients, CPUs, processes that keep a CPU busy all the time, goal.
-    let rows: [(&str, u32, Cpus, usize, Goal); 8] = [
+    let rows: [(&str, u32, Cpus, usize, Goal); 10] = [
         ("redis GET, 50 clients", 50, ANY, 0, Goal::AtLeast(6.0)),
         ("redis GET, 1 client", 1, ANY, 0, Goal::AtLeast(20.0)),
         ("redis GET, 1,000 clients", 1000, ANY, 0, Goal::AtLeast(5.0)),
+        ("redis GET, 50 clients, pinned to a core each", 50, TWO, 0, Goal::AtLeast(6.0)),
+        ("redis GET, 1 client, pinned to a core each", 1, TWO, 0, Goal::AtLeast(20.0)),
         ("redis GET, 50 clients, one core", 50, ONE, 0, Goal::AtLeast(4.0)),
         ("redis GET, 1 client, one core", 1, ONE, 0, Goal::AtLeast(1.0)),
         ("redis GET, 50 clients, next to two busy loops", 50, ANY, 2, Goal::AtLeast(0.97)),

@@ -72,9 +72,10 @@ impl<F: AsFd> Kernel for Socket<F> {
         let _ready = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time));
     }
 
-    fn wait_for_more(&self) -> Result<(), Errno> {
+    fn wait_for_more(&self, start_ns: u64) -> Result<(), Errno> {
         let limit = rustix::net::sockopt::socket_timeout(&self.0, rustix::net::sockopt::Timeout::Recv)?;
-        let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let spent = core::time::Duration::from_nanos(self.now_ns().saturating_sub(start_ns));
+        let time = limit.and_then(|limit| Timespec::try_from(limit.saturating_sub(spent)).ok());
         match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], time.as_ref())? {
             0 => Err(Errno::AGAIN),
             _ => Ok(()),

@@ -171,7 +171,7 @@ impl Kernel for Fake {
         Ok(n)
     }
 
-    fn wait_for_more(&self) -> Result<(), Errno> {
+    fn wait_for_more(&self, _start_ns: u64) -> Result<(), Errno> {
         let mut queue = self.incoming.queue.lock().unwrap();
         while queue.bytes.is_empty() && !queue.is_ended && queue.error.is_none() {
             queue = self.incoming.readable.wait(queue).unwrap();
@@ -211,7 +211,9 @@ impl Machine for Fake {
         thread::yield_now();
     }
 
+    // Time passes, or a spin would not end.
     fn yield_now(&self) {
+        self.incoming.now_ns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         thread::yield_now();
     }
 

@@ -88,18 +88,23 @@ fn sleeper_in_poll_is_woken_by_the_kernel() {
 }
 
 /// The kernel's set of one socket: level-triggered.
-struct OneSocket(std::sync::Arc<Pipe>);
+struct OneSocket {
+    socket: std::sync::Arc<Pipe>,
+    now_ns: std::sync::atomic::AtomicU64,
+}
 
 impl Machine for OneSocket {
     fn now_ns(&self) -> u64 {
-        0
+        self.now_ns.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn pause(&self) {
         thread::yield_now();
     }
 
+    // Time passes, or a spin would not end.
     fn yield_now(&self) {
+        self.now_ns.fetch_add(10_000, std::sync::atomic::Ordering::Relaxed);
         thread::yield_now();
     }
 
@@ -114,7 +119,7 @@ impl Machine for OneSocket {
 
 impl KernelSet for OneSocket {
     fn wait(&self, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno> {
-        let is_readable = if timeout_ns.is_none() { self.0.wait_readable() } else { self.0.is_readable() };
+        let is_readable = if timeout_ns.is_none() { self.socket.wait_readable() } else { self.socket.is_readable() };
         into[0] = Event { events: EPOLLIN, data: 0 };
         Ok(usize::from(is_readable))
     }
@@ -130,7 +135,7 @@ impl KernelSet for OneSocket {
     fn register(&self, _registration: Registration) {}
 
     fn has_nothing(&self) -> bool {
-        !self.0.is_readable()
+        !self.socket.is_readable()
     }
 
     fn is_interrupt(&self, _data: u64) -> bool {
@@ -142,7 +147,7 @@ impl KernelSet for OneSocket {
 fn sleeper_in_a_set_is_woken_by_the_kernel() {
     check(|| {
         let (a, b, forth) = pairs();
-        let (b, kernel) = (std::sync::Arc::new(b), OneSocket(forth));
+        let (b, kernel) = (std::sync::Arc::new(b), OneSocket { socket: forth, now_ns: 0.into() });
         let set = Set::new(PACING);
         let member = set.add(&kernel, &b, EPOLLIN, 0).unwrap();
         assert!(b.try_set_ring());
@@ -170,7 +175,7 @@ fn sleeper_in_a_set_is_woken_by_the_kernel() {
 fn edge_comes_for_bytes_that_are_sent_as_the_ring_begins_to_carry() {
     check(|| {
         let (a, b, forth) = pairs();
-        let (b, kernel) = (std::sync::Arc::new(b), OneSocket(forth));
+        let (b, kernel) = (std::sync::Arc::new(b), OneSocket { socket: forth, now_ns: 0.into() });
         let set = Set::new(PACING);
         let member = set.add(&kernel, &b, EPOLLIN | EPOLLET, 0).unwrap();
         let sender = thread::spawn(move || {

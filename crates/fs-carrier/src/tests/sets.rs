@@ -113,7 +113,10 @@ impl Machine for FakeSet {
 
     fn pause(&self) {}
 
-    fn yield_now(&self) {}
+    // Time passes, or a spin would not end.
+    fn yield_now(&self) {
+        self.now_ns.fetch_add(10_000, Ordering::Relaxed);
+    }
 
     fn thread(&self) -> u32 {
         2

@@ -135,9 +135,9 @@ fn preload(unit: &Unit, library: &Path) -> String {
     std::iter::once(library.display().to_string()).chain(others.map(str::to_owned)).collect::<Vec<_>>().join(":")
 }
 
-/// Escapes characters that systemd would expand.
+/// Escapes characters that systemd would expand. "$" has no meaning in Environment= (systemd.exec(5)).
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$")
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%")
 }
 
 /// Returns the length of the longest of `paths` that `path` is below, in components.

@@ -95,11 +95,7 @@ pub(crate) fn disable(args: DisableArgs) -> anyhow::Result<ExitCode> {
     if args.all {
         units = host.enabled();
     }
-    for unit in units {
-        let said = host.disable(&unit, args.now)?;
-        writeln!(std::io::stdout(), "{said}")?;
-    }
-    Ok(ExitCode::SUCCESS)
+    host.disable_each(&units, args.now, &mut std::io::stdout())
 }
 
 pub(crate) fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
@@ -254,6 +250,21 @@ impl Host {
                 works: false,
             },
         })
+    }
+
+    /// Disables each unit. One that fails does not keep the others enabled.
+    fn disable_each(&self, units: &[String], now: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        let mut code = ExitCode::SUCCESS;
+        for unit in units {
+            match self.disable(unit, now) {
+                Ok(said) => writeln!(out, "{said}")?,
+                Err(error) => {
+                    eprintln!("fastsock: {error:#}");
+                    code = ExitCode::FAILURE;
+                }
+            }
+        }
+        Ok(code)
     }
 
     /// Removes what [`Host::enable`] has written.

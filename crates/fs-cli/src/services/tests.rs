@@ -113,8 +113,8 @@ fn units_get_what_they_need() {
         ("allows", allows.as_str(), with("SystemCallFilter=recvmsg sched_yield sendmsg\n")),
         (
             "preloads",
-            "Environment=A=1 \"LD_PRELOAD=/usr/lib/libjemalloc.so.2\"",
-            with("").replace("libfastsock.so\"", "libfastsock.so:/usr/lib/libjemalloc.so.2\""),
+            "Environment=A=1 \"LD_PRELOAD=/usr/$LIB/libjemalloc.so.2\"",
+            with("").replace("libfastsock.so\"", "libfastsock.so:/usr/$LIB/libjemalloc.so.2\""),
         ),
     ];
     for (name, properties, expected) in cases {
@@ -162,6 +162,23 @@ fn units_that_gain_nothing_are_refused() {
     root.unit("some.socket", "");
     assert!(root.enable("some.socket", false).unwrap_err().to_string().contains("is not a service"));
     assert_eq!(root.calls(), "");
+}
+
+/// A service that does not restart, and one whose file somebody else has written, keep no other service enabled.
+#[test]
+fn all_are_disabled_though_some_fail() {
+    let root = Root::new("each");
+    let names = ["a", "b", "c"].map(|name| format!("{name}.service"));
+    for name in &names {
+        root.unit(name, "");
+        root.enable(name, false).unwrap();
+    }
+    std::fs::write(root.path("broken/a.service"), "").unwrap();
+    let (mut said, units) = (Vec::new(), root.host.enabled());
+    let code = root.host.disable_each(&units, true, &mut said).unwrap();
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::FAILURE));
+    assert_eq!(root.host.enabled(), Vec::<String>::new());
+    assert_eq!(String::from_utf8(said).unwrap().matches("disabled").count(), 2);
 }
 
 /// If a service does not start with the library, or starts without it, the change is undone.

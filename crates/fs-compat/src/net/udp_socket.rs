@@ -10,7 +10,7 @@ use bytes::BufMut;
 use fs_rt::Handle;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -138,7 +138,14 @@ impl UdpSocket {
 
     /// Sets the peer: `send` goes there, and only its datagrams are received.
     pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
-        *lock(&self.peer) = Some(first_of(addr).await?);
+        // As the cores name senders: an IPv4 address that IPv6 maps is the IPv4 address.
+        let peer = first_of(addr).await?;
+        let peer = match (peer.ip().to_canonical(), peer) {
+            (ip @ IpAddr::V4(_), _) => SocketAddr::new(ip, peer.port()),
+            (_, SocketAddr::V6(v6)) => SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into(),
+            (_, v4) => v4,
+        };
+        *lock(&self.peer) = Some(peer);
         Ok(())
     }
 

@@ -4,9 +4,13 @@ use crate::flow::{FlowKey, Protocol};
 use crate::rx::table::FlowHasher;
 use crate::time::Instant;
 
-/// Neighbour announcements, and replies to datagrams without a socket, per second. Far above what a
-/// link's real neighbours cause, and an upper bound for what a flood causes.
+/// Neighbour announcements per second. Far above what a link's real neighbours cause, and an upper bound
+/// for what a flood causes.
 const NEWS_PER_SECOND: u32 = 1024;
+
+/// Replies to datagrams without a socket per second. More: a flood is answered to a forged source; fewer:
+/// clients of a service that has ended wait longer for the error.
+const REFUSALS_PER_SECOND: u32 = 1024;
 
 /// Packets per second that no core claims, before the search among other cores stops for that
 /// second. Each such packet costs a receive on every core. Too low: after a change of the device's
@@ -22,6 +26,7 @@ pub(crate) struct RateLimits {
     /// Challenge ACKs (RFC 5961 section 7).
     challenges_left: u32,
     news_left: u32,
+    refusals_left: u32,
     strays_left: u32,
 }
 
@@ -33,6 +38,7 @@ impl RateLimits {
             second: 0,
             challenges_left: challenges,
             news_left: NEWS_PER_SECOND,
+            refusals_left: REFUSALS_PER_SECOND,
             strays_left: STRAYS_PER_SECOND,
         }
     }
@@ -51,6 +57,15 @@ impl RateLimits {
         self.refill(limit, now);
         let left = self.news_left.checked_sub(1);
         self.news_left = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Takes a reply to a datagram without a socket from its budget. `limit` as in
+    /// [`RateLimits::take_challenge`].
+    pub(crate) fn take_refusal(&mut self, limit: u32, now: Instant) -> bool {
+        self.refill(limit, now);
+        let left = self.refusals_left.checked_sub(1);
+        self.refusals_left = left.unwrap_or(0);
         left.is_some()
     }
 
@@ -77,7 +92,8 @@ impl RateLimits {
         let anchor = FlowKey::V4 { local: second as u32, remote: limit, local_port: 0, remote_port: 1 };
         let spread = (self.hasher.hash(Protocol::Udp, &anchor) % (u64::from(limit) + 1)) as u32;
         self.challenges_left = (limit / 2).saturating_add(spread);
-        (self.news_left, self.strays_left) = (NEWS_PER_SECOND, STRAYS_PER_SECOND);
+        (self.news_left, self.refusals_left, self.strays_left) =
+            (NEWS_PER_SECOND, REFUSALS_PER_SECOND, STRAYS_PER_SECOND);
     }
 }
 
@@ -85,6 +101,15 @@ impl RateLimits {
 mod tests {
     use super::*;
     use crate::config::Secret;
+
+    #[test]
+    fn datagrams_to_closed_ports_leave_what_cores_tell_each_other() {
+        let mut limits = RateLimits::new(FlowHasher::new(&Secret([5; 32])), 3);
+        let now = Instant::from_millis(1);
+        let refused = (0..5000).filter(|_| limits.take_refusal(0, now)).count();
+        assert_eq!(refused, REFUSALS_PER_SECOND as usize);
+        assert!(limits.take_news(0, now));
+    }
 
     #[test]
     fn challenge_limit_varies_by_second() {

@@ -32,8 +32,6 @@ pub(crate) struct SynSent {
     pub(crate) began: Instant,
     /// The peer's SYN, if it crossed ours: the state is SYN-RECEIVED.
     pub(crate) crossed: Option<PeerSyn>,
-    /// Error that ICMP reported, returned if the open fails.
-    pub(crate) soft_error: Option<crate::error::Error>,
     /// An old incarnation has answered our SYN and was reset; the SYN was retransmitted at once.
     /// Happens at most once.
     pub(crate) hurried: bool,

@@ -122,11 +122,22 @@ fn errors_for_an_opening_connection() {
         }
     }
     assert_eq!((host.stack.tcp_state(id), host.stack.tcp_take_error(id)), (Ok(TcpState::SynSent), Ok(None)));
-    // A soft error: the open may still succeed. A hard and genuine one ends it.
-    host.receive(&error(3, 1, 0, from, 7000, syn.seq.0), false);
-    assert_eq!(host.stack.tcp_state(id), Ok(TcpState::SynSent));
-    host.receive(&error(3, 3, 0, from, 7000, syn.seq.0), false);
-    assert_eq!(host.stack.tcp_take_error(id), Ok(Some(Error::ConnectionRefused)));
+    // One that quotes the SYN ends the attempt, whether retries could help or not (as Linux).
+    let kinds = [
+        (3, 0, Error::NetworkUnreachable),
+        (3, 1, Error::HostUnreachable),
+        (3, 3, Error::ConnectionRefused),
+        (11, 0, Error::HostUnreachable),
+    ];
+    for (kind, code, expected) in kinds {
+        let id = host.stack.tcp_connect(Connect { remote, local: None, options: TcpOptions::default() }).unwrap();
+        let mut syn = None;
+        host.transmit(64, false, |packet| syn = segment(packet));
+        let syn = syn.unwrap();
+        host.receive(&error(kind, code, 0, syn.key.remote_port(), 7000, syn.seq.0), false);
+        assert_eq!(host.stack.tcp_take_error(id), Ok(Some(expected)));
+        host.stack.tcp_close(id);
+    }
     host.stack.tcp_close(id);
     assert_eq!(host.stack.tcp_connections(), 0);
 }

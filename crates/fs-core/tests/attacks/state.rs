@@ -195,6 +195,30 @@ fn search_for_owners_is_rate_limited() {
     }
 }
 
+/// ICMP errors that quote a connection which other cores may own.
+#[test]
+fn search_for_owners_of_icmp_errors_is_rate_limited() {
+    let mut plan = plan();
+    plan.cores = (1, 3);
+    let mut host = Host::new(plan);
+    host.stack.tcp_listen(fs_fuzz::peer::listen()).unwrap();
+    let (mut outbound, mut asked) = (Vec::new(), 0);
+    for n in 0..20_000u32 {
+        let forged = crate::icmp::error(3, 3, 0, fs_fuzz::peer::PORT, (n % 60_000) as u16 + 1, n);
+        host.receive(&forged, false);
+        host.stack.drain_outbound(&mut outbound);
+        for message in outbound.drain(..) {
+            let CoreMessage::Packet(packet) = message.message else { continue };
+            asked += 1;
+            // No core owns it.
+            host.stack.deliver(CoreMessage::Packet(fs_core::Packet { hops: 3, ..packet }));
+        }
+    }
+    let forwarded = host.stack.stats().packets_forwarded;
+    assert!((1000..=4096 + forwarded).contains(&asked), "{asked} asked about, {forwarded} forwarded");
+    assert_eq!(host.stack.pool().in_use(), 0);
+}
+
 #[test]
 fn fast_open_cookie_forgery() {
     use fs_fuzz::peer::listen;

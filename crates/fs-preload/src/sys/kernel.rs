@@ -158,12 +158,14 @@ impl Kernel for Fd {
         !confined::is_confined()
     }
 
-    fn wait_for_more(&self) -> Result<(), Errno> {
+    fn wait_for_more(&self, start_ns: u64) -> Result<(), Errno> {
         if !self.may_ask() {
             return Err(Errno::AGAIN);
         }
         let limit = rustix::net::sockopt::socket_timeout(self.borrow(), rustix::net::sockopt::Timeout::Recv)?;
-        let ms = limit.map_or(-1, |limit| c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX));
+        let spent = core::time::Duration::from_nanos(fs_carrier::sys::now_ns().saturating_sub(start_ns));
+        let left = |limit: core::time::Duration| limit.saturating_sub(spent).as_nanos().div_ceil(1_000_000);
+        let ms = limit.map_or(-1, |limit| c_int::try_from(left(limit)).unwrap_or(c_int::MAX));
         let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
         // SAFETY: a list of one.
         match checked(unsafe { real::poll(list.as_mut_ptr(), 1, ms) } as isize)? {
@@ -268,8 +270,8 @@ impl KernelSet for SetCall {
                 // SAFETY: `Event` is laid out as `epoll_event`; there are `n` of them; the mask is the caller's.
                 let got = unsafe { real::epoll_pwait2(self.number, events, n, &raw const time, self.mask) };
                 match checked(got as isize) {
-                    // Before Linux 5.11.
-                    Err(Errno::NOSYS) => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
+                    // Before Linux 5.11, or a filter that is as old. The call itself has no EPERM.
+                    Err(Errno::NOSYS | Errno::PERM) => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
                     result => return result,
                 }
             }
@@ -298,6 +300,12 @@ impl KernelSet for SetCall {
         }
         match self.control(libc::EPOLL_CTL_ADD, number) {
             Err(Errno::EXIST) => Ok(()),
+            // The program has closed all numbers above some.
+            Err(Errno::BADF) if rustix::io::fcntl_getfd(Fd::new(number).borrow()).is_err() => {
+                let _other_thread_was_first =
+                    INTERRUPTION.compare_exchange(number, -1, Ordering::AcqRel, Ordering::Relaxed);
+                self.interrupt()
+            }
             result => result,
         }
     }
@@ -328,5 +336,24 @@ impl KernelSet for SetCall {
 
     fn is_interrupt(&self, data: u64) -> bool {
         data == Self::data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interruption_works_after_the_program_has_closed_its_descriptor() {
+        let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+        let call = SetCall::new(set.as_raw_fd());
+        call.interrupt().unwrap();
+        // SAFETY: as close_range(2) of a program that knows nothing of this number.
+        unsafe { rustix::io::close(INTERRUPTION.load(Ordering::Relaxed)) };
+        call.interrupt().unwrap();
+        let mut event = [Event { events: 0, data: 0 }];
+        assert!(call.wait(&mut event, Some(0)) == Ok(1) && call.is_interrupt(event[0].data));
+        call.end_interrupt();
+        assert_eq!(call.wait(&mut event, Some(0)), Ok(0));
     }
 }

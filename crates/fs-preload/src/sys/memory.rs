@@ -79,14 +79,14 @@ fn is_good(at: usize, len: usize, writes: bool) -> bool {
     is_page_good(at, writes) && (last >> PAGE_SHIFT == at >> PAGE_SHIFT || is_page_good(last, writes))
 }
 
-/// Returns the pieces that C describes. Returns `None` for a description that the kernel would
+/// Returns the pieces that C describes, and the sum of their lengths. Returns `None` for a description that the kernel would
 /// reject too, so the kernel's error is correct.
 ///
 /// # Safety
 /// `parts` points to `n` pieces, or to memory that cannot be read.
-pub(crate) unsafe fn pieces<'a>(parts: *const iovec, n: usize) -> Option<&'a [iovec]> {
+pub(crate) unsafe fn pieces<'a>(parts: *const iovec, n: usize) -> Option<(&'a [iovec], usize)> {
     if n == 0 {
-        return Some(&[]);
+        return Some((&[], 0));
     }
     if n > MAX_PIECES || !parts.is_aligned() || !is_readable(parts, n * size_of::<iovec>()) {
         return None;
@@ -94,7 +94,7 @@ pub(crate) unsafe fn pieces<'a>(parts: *const iovec, n: usize) -> Option<&'a [io
     // SAFETY: by contract, and readable.
     let parts = unsafe { core::slice::from_raw_parts(parts, n) };
     let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len))?;
-    (total <= MAX_BYTES).then_some(parts)
+    isize::try_from(total).is_ok().then_some((parts, total))
 }
 
 /// Returns a message's description, as [`pieces`].

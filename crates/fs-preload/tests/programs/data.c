@@ -23,6 +23,8 @@ static void vector_send(struct end *e) {
 }
 static void vector_receive(struct end *e) {
     static unsigned char b[100000];
+    // Pieces of more than 2 GiB in all: the kernel cuts them.
+    size_t huge = 3 << 29; unsigned char *rest = mmap(0, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); CHECK(rest != MAP_FAILED);
     for (int i = 0; i < 300; i++) {
         size_t total = 0;
         for (int j = 0; j < 7; j++) total += (i * 31 + j * j * 101) % (j == 3 ? 9000 : 500);
@@ -34,6 +36,11 @@ static void vector_receive(struct end *e) {
             if (r <= 0) FAIL("readv: %zd", r);
             if (!(i % 2)) CHECK(m.msg_flags == 0);
             match(e, b, r); done += r;
+            if (i % 5 || done == total) continue;
+            struct iovec w[3] = {{b, 1}, {rest, huge}, {rest, huge}}; m.msg_iov = w;
+            r = i % 2 ? readv(e->fd, w, 3) : recvmsg(e->fd, &m, 0);
+            if (r <= 0) FAIL("readv: %zd", r);
+            match(e, b, 1); match(e, rest, r - 1); done += r;
         }
         put(e, 1);
     }
@@ -226,6 +233,18 @@ static void all_receive(struct end *e) {
     rounds(e, 100, 0); struct iovec v[2] = {{b, 3}, {b + 3, 5}}; struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
     CHECK(recvmsg(e->fd, &m, MSG_WAITALL) == 8); match(e, b, 8); meet(e);
 }
+// MSG_WAITALL: the limit is that of the call, not of each byte.
+static void limit_send(struct end *e) {
+    rounds(e, 300, 0); put(e, 1); meet(e); struct pollfd p = {e->meet, POLLIN};
+    for (int i = 0; i < 400 && poll(&p, 1, 100) == 0; i++) put(e, 1);
+    meet(e);
+}
+static void limit_receive(struct end *e) {
+    struct timeval limit = {0, 300000}; static unsigned char b[400]; rounds(e, 300, 0); meet(e);
+    CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0); ssize_t r = recv(e->fd, b, 400, MSG_WAITALL);
+    if (r < 1 || r == 400) FAIL("all or none: %zd", r);
+    match(e, b, r); meet(e);
+}
 // With a negative SO_RCVTIMEO recv does not block.
 static void timeout_send(struct end *e) { for (int i = 0; i < 20; i++) { rounds(e, 100, 0); put(e, 2); meet(e); meet(e); } }
 static void timeout_receive(struct end *e) {
@@ -282,6 +301,6 @@ struct scenario scenarios[] = {
     {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
     {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
     {"raw", raw_calls, raw_calls}, {"cork", cork_receive, cork_send}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
-    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {0},
+    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"limit", limit_receive, limit_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -269,6 +269,22 @@ static void number_both(struct end *e) {
     meet(e); int fd = e->fd; close(fd); int p[2]; CHECK(pipe(p) == 0 && (p[0] == fd || p[1] == fd || 1));
     CHECK(write(p[1], "pipe", 4) == 4); char b[8]; CHECK(read(p[0], b, 8) == 4); meet(e);
 }
+// A number that the library has not seen closed is a new socket, which keeps its own options.
+static void direct_close(int fd) {
+#ifdef __x86_64__
+    long result; __asm__ volatile("syscall" : "=a"(result) : "a"((long)SYS_close), "D"((long)fd) : "rcx", "r11", "memory"); (void)result;
+#else
+    close(fd);
+#endif
+}
+static void reused_client(struct end *e) {
+    rounds(e, 300, 0); meet(e); struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}; socklen_t n = sizeof at;
+    int l = socket(AF_INET, SOCK_STREAM, 0), s, fd = e->fd; CHECK(bind(l, (void *)&at, n) == 0 && listen(l, 1) == 0 && getsockname(l, (void *)&at, &n) == 0);
+    direct_close(fd); while ((s = socket(AF_INET, SOCK_STREAM, 0)) != fd) CHECK(s >= 0 && s < fd);
+    struct linger g = {9, 9}; n = sizeof g; CHECK(connect(s, (void *)&at, sizeof at) == 0 && getsockopt(s, SOL_SOCKET, SO_LINGER, &g, &n) == 0);
+    if (g.l_onoff) FAIL("the new connection would be reset at its close"); meet(e);
+}
+static void reused_server(struct end *e) { rounds(e, 300, 0); put(e, 8); meet(e); meet(e); }
 static void socket_option(struct end *e) {
     int two = 2, one = 1; rounds(e, 100, 0); CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVLOWAT, &two, sizeof two) == 0); rounds(e, 100, 0);
     CHECK(setsockopt(e->fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0); rounds(e, 100, 0); meet(e);
@@ -371,7 +387,7 @@ struct scenario scenarios[] = {
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
-    {"number", number_both, number_both}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
+    {"number", number_both, number_both}, {"reused", reused_server, reused_client}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
     {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -141,10 +141,8 @@ impl<K: Kernel> Pair<K> {
                         continue;
                     }
                     drop(guard);
-                    if !mode.continues {
-                        return self.sleep_in_recv(into, mode);
-                    }
-                    let result = self.kernel.wait_for_more();
+                    let Some(start_ns) = mode.continues else { return self.sleep_in_recv(into, mode) };
+                    let result = self.kernel.wait_for_more(start_ns);
                     self.after_sleep();
                     result?;
                 }

@@ -64,11 +64,7 @@ impl<K: Kernel> Set<K> {
             let look_end = *look_end.get_or_insert_with(|| {
                 now + u64::from(Pacing::spin_for(self.spin.next(self.pacing, kernel), scan.hot))
             });
-            let is_over = if self.pacing.yields == 0 {
-                now >= look_end
-            } else {
-                look_end == start || yields == self.pacing.yields
-            };
+            let is_over = look_end == start || (now >= look_end && yields >= self.pacing.yields);
             if scan.hot == 0 || is_over || is_late || end.is_some_and(|end| now >= end) {
                 if scan.hot != 0 && look_end != start && !is_late {
                     self.spin.was_vain();
@@ -81,7 +77,7 @@ impl<K: Kernel> Set<K> {
                 if events > 0 {
                     return Ok(events);
                 }
-            } else if self.pacing.yields != 0 || now >= next_yield {
+            } else if yields < self.pacing.yields || now >= next_yield {
                 (now, is_late) = self.pacing.yield_now(kernel, now);
                 (yields, next_yield) = (yields + 1, now + YIELD_NS);
                 continue;

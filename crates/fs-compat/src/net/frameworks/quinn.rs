@@ -43,7 +43,7 @@ impl AsyncUdpSocket for UdpSocket {
                 let stride = received.stride;
                 // Only whole datagrams. If one is larger than the buffer, its beginning.
                 let n = if data.len() <= buf.len() { data.len() } else { buf.len() / stride * stride };
-                let len = if n == 0 { buf.len() } else { n };
+                let len = if n == 0 { data.len().min(buf.len()) } else { n };
                 buf[..len].copy_from_slice(&data[..len]);
                 *meta = RecvMeta::default();
                 meta.addr = received.from;

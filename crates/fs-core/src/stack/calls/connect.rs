@@ -94,7 +94,6 @@ impl<P: FramePool> Stack<P> {
                 sent_us,
                 began,
                 crossed: None,
-                soft_error: None,
                 hurried: false,
                 fast,
                 fin_wanted: false,
@@ -219,9 +218,8 @@ impl<P: FramePool> Stack<P> {
         let waited = Duration::from_micros(u64::from(micros(now).wrapping_sub(s.sent_us)));
         let over = s.options.user_timeout.is_some_and(|limit| waited >= limit);
         if over || s.retries >= s.options.syn_retries.unwrap_or(tcp.syn_retries) {
-            let error = s.soft_error.unwrap_or(Error::TimedOut);
             self.stats.timeouts += 1;
-            self.fail_connect(index, error);
+            self.fail_connect(index, Error::TimedOut);
             return;
         }
         s.retries += 1;

@@ -147,8 +147,12 @@ impl<P: FramePool> Stack<P> {
             self.stats.packets_forwarded += 1;
             return Some(to);
         }
-        // One round, as with segments.
+        // One round, and at a bounded rate, as with segments.
         if hops >= cores {
+            self.limits.record_stray();
+            return None;
+        }
+        if hops == 0 && !self.limits.may_ask(self.config.tcp.challenge_acks, self.now) {
             return None;
         }
         self.stats.packets_asked += 1;
@@ -199,17 +203,14 @@ impl<P: FramePool> Stack<P> {
                 }
                 self.stats.icmp_errors += 1;
                 let remote = s.key.remote_ip();
-                if error.kind.is_hard() {
-                    self.fail_connect(index, what);
-                } else if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } =
-                    error.kind
-                {
+                if let IcmpErrorKind::FragmentationNeeded { mtu } | IcmpErrorKind::PacketTooBig { mtu } = error.kind {
                     if let Some(mtu) = believed(remote.is_ipv6(), mtu) {
                         self.learn_mtu(remote, mtu);
                         self.shrink_syn(index);
                     }
-                } else if let Slot::SynSent(s) = self.slots.slot_mut(index) {
-                    s.soft_error = Some(what);
+                } else {
+                    // Soft errors too, as on Linux (RFC 5461 section 4.1): the next address is tried at once.
+                    self.fail_connect(index, what);
                 }
             }
             Slot::Open(tcb) => {
@@ -270,7 +271,7 @@ impl<P: FramePool> Stack<P> {
         if !self.net.is_standalone(iface) {
             return;
         }
-        if !self.limits.take_news(self.config.tcp.challenge_acks, self.now) {
+        if !self.limits.take_refusal(self.config.tcp.challenge_acks, self.now) {
             return;
         }
         let Some(interface) = self.net.interface(iface) else { return };

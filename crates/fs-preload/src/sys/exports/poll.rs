@@ -16,8 +16,6 @@ use crate::wait::{self, Arrays, List};
 const READABLE: i16 = POLLIN | POLLRDNORM;
 /// The bits of a word of an `fd_set`.
 const BITS: usize = 64;
-/// select(2) with higher numbers is the kernel's. Programs with larger sets than the C library's FD_SETSIZE (1024) exist.
-const MAX_SELECT: usize = 65536;
 
 define! {
     /// poll(2).
@@ -259,18 +257,22 @@ fn descriptors() -> usize {
     let mut text = [0; 1024];
     let before = errno();
     // SAFETY: a constant name, and a buffer with its length.
-    let read = unsafe {
+    let (read, is_full) = unsafe {
         let fd = libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let is_full = fd < 0 && errno() == libc::EMFILE;
         let read = real::read(fd, text.as_mut_ptr().cast(), text.len());
         real::close(fd);
-        read
+        (read, is_full)
     };
     set_errno(before);
     let text = text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
     let found = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"FDSize:"));
     let number = found.and_then(|rest| core::str::from_utf8(rest).ok()).and_then(|rest| rest.trim().parse().ok());
-    // Without /proc, the length of the longest usual set.
-    number.unwrap_or(libc::FD_SETSIZE)
+    number.unwrap_or_else(|| {
+        // All numbers are in use. Without /proc, the length of the longest usual set.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.filter(|_| is_full);
+        limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(libc::FD_SETSIZE)
+    })
 }
 
 /// # Safety
@@ -281,7 +283,7 @@ unsafe fn selected(
     timeout_ns: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let n = usize::try_from(n).ok().filter(|n| *n > 0 && *n <= MAX_SELECT)?;
+    let n = usize::try_from(n).ok().filter(|n| *n > 0)?;
     if n > libc::FD_SETSIZE && confined::is_confined() {
         return None;
     }

@@ -192,16 +192,16 @@ pub(super) fn receive_nowhere(socket: &Socket, flags: c_int) -> Result<usize, Er
 /// Like readv(2).
 pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usize, flags: c_int) -> Option<ssize_t> {
     // SAFETY: by contract. What is no description has the kernel's error, before a byte is taken.
-    let parts = unsafe { memory::pieces(parts, n) }?;
+    let (parts, total) = unsafe { memory::pieces(parts, n) }?;
     if socket.pair().is_left_to_kernel() || !is_by_ring(socket, flags) {
         return None;
     }
-    if parts.iter().all(|part| part.iov_len == 0) {
+    if total == 0 {
         // No bytes, as soon as there are some.
         return if socket.pair().has_ring_bytes() { Some(0) } else { None };
     }
     if flags & MSG_TRUNC != 0 {
-        return throw_away(socket, parts.iter().map(|part| part.iov_len).sum(), flags).map(answer);
+        return throw_away(socket, total, flags).map(answer);
     }
     // SAFETY: by contract.
     Some(answer(unsafe {
@@ -217,6 +217,7 @@ pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usiz
 /// Like readv(2).
 unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
     let mut done = 0;
+    let start_ns = if flags & MSG_WAITALL != 0 { fs_carrier::sys::now_ns() } else { 0 };
     for part in parts.iter().filter(|part| part.iov_len > 0) {
         // The first piece may wait; with MSG_WAITALL, all may.
         let flags = if done > 0 && flags & MSG_WAITALL == 0 { flags | MSG_DONTWAIT } else { flags };
@@ -226,7 +227,7 @@ unsafe fn fill_parts(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<u
         }
         // SAFETY: by contract.
         let result = match unsafe { memory::bytes_mut(part.iov_base, part.iov_len) } {
-            Some(into) if done > 0 && flags & MSG_WAITALL != 0 => socket.receive_more(into, flags),
+            Some(into) if done > 0 && flags & MSG_WAITALL != 0 => socket.receive_more(into, flags, start_ns),
             Some(into) => socket.receive(into, flags),
             None => receive_nowhere(socket, flags),
         };

@@ -117,10 +117,10 @@ pub(super) unsafe fn send_parts(
         return sent;
     }
     // SAFETY: by contract.
-    let Some(parts) = (unsafe { memory::pieces(parts, n) }) else { return by_kernel(socket, false, call) };
+    let Some((parts, total)) = (unsafe { memory::pieces(parts, n) }) else { return by_kernel(socket, false, call) };
     // SAFETY: by contract.
     let is_readable = |part: &iovec| unsafe { memory::bytes(part.iov_base, part.iov_len) }.is_some();
-    if parts.is_empty() || !parts.iter().all(is_readable) {
+    if parts.is_empty() || !parts.iter().all(is_readable) || total > memory::MAX_BYTES {
         return by_kernel(socket, false, call);
     }
     // One call as long as the kernel carries: what it takes of a vector, it takes at once.
