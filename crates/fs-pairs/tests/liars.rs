@@ -70,21 +70,12 @@ fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 /// Descriptors of all kinds.
 struct Kinds {
     connections: Vec<(Option<TcpStream>, TcpStream)>,
-    /// The close of the second ends blocks until the first ones are closed, which are never sent.
-    lingering: Vec<(TcpStream, TcpStream)>,
     others: Vec<OwnedFd>,
 }
 
 impl Kinds {
     fn new(random: &mut fastrand::Rng, service: &Running) -> Self {
         let connections = (0..5).map(|_| connection()).map(|(a, b)| ((random.u8(..4) > 0).then_some(b), a)).collect();
-        let lingers = |(a, b): (TcpStream, TcpStream)| {
-            set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
-            a.set_nonblocking(true).expect("set");
-            while (&a).write(&[0; 1 << 16]).is_ok() {}
-            (b, a)
-        };
-        let lingering = (0..2).map(|_| lingers(connection())).collect();
         let pair = || rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (full, inside) = pair().expect("sockets");
         // A message with descriptors in it, one of which is its own end.
@@ -98,19 +89,30 @@ impl Kinds {
         others.push(rustix::fs::memfd_create("liar", MemfdFlags::CLOEXEC).expect("memory"));
         // An end of the service's own socket.
         others.extend(connect(service));
-        Kinds { connections, lingering, others }
+        Kinds { connections, others }
     }
 
     fn draw(&self, random: &mut fastrand::Rng) -> BorrowedFd<'_> {
         match random.usize(..self.others.len() + 12) {
             other if other < self.others.len() => self.others[other].as_fd(),
-            _ if random.u8(..4) == 0 => self.lingering[random.usize(..self.lingering.len())].1.as_fd(),
             _ => match &self.connections[random.usize(..self.connections.len())] {
                 (Some(b), _) if random.bool() => b.as_fd(),
                 (_, a) => a.as_fd(),
             },
         }
     }
+}
+
+/// Sends a socket whose last close(2) blocks until the returned one is closed, and closes it here.
+fn send_lingering(to: &OwnedFd, bytes: &[u8]) -> TcpStream {
+    let (a, b) = connection();
+    set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
+    a.set_nonblocking(true).expect("set");
+    while (&a).write(&[0; 1 << 16]).is_ok() {}
+    send(to, bytes, &[a.as_fd()]);
+    // This may be the last one.
+    std::thread::spawn(move || drop(a));
+    b
 }
 
 fn draw_message(random: &mut fastrand::Rng) -> Vec<u8> {
@@ -136,9 +138,20 @@ fn draw_message(random: &mut fastrand::Rng) -> Vec<u8> {
     bytes
 }
 
-fn step(service: &Running, liars: &mut Vec<OwnedFd>, kinds: &Kinds, random: &mut fastrand::Rng) {
+fn step(
+    service: &Running,
+    liars: &mut Vec<OwnedFd>,
+    kinds: &Kinds,
+    peers: &mut Vec<TcpStream>,
+    random: &mut fastrand::Rng,
+) {
     if liars.is_empty() || random.u8(..8) == 0 {
-        liars.extend(connect(service));
+        // Sometimes more than one user may have.
+        let most = if random.u8(..6) == 0 { 40 } else { 1 };
+        liars.extend((0..random.usize(..=most)).filter_map(|_| connect(service)));
+        return;
+    }
+    if liars.is_empty() {
         return;
     }
     let n = random.usize(..liars.len());
@@ -150,8 +163,12 @@ fn step(service: &Running, liars: &mut Vec<OwnedFd>, kinds: &Kinds, random: &mut
                 let _nothing = rustix::net::recv(&liars[n], &mut [0; LEN][..], RecvFlags::empty());
             }
         }
+        // Honest processes of the same user would wait too.
+        5 if peers.len() < 6 && rustix::process::geteuid().is_root() => {
+            peers.push(send_lingering(&liars[n], &draw_message(random)));
+        }
         way => {
-            let times = if way == 5 { 300 } else { 1 };
+            let times = if way == 6 { 300 } else { 1 };
             for _ in 0..times {
                 let count = [0, 1, 1, 1, 1, 1, 1, 2, random.usize(..20)][random.usize(..9)];
                 let fds: Vec<_> = (0..count).map(|_| kinds.draw(random)).collect();
@@ -231,11 +248,11 @@ fn program(seed: u64) {
     let honest = Honest([service.client(), service.client()]);
     honest.end(honest.pair());
     let before = descriptors();
-    let mut liars = Vec::new();
+    let (mut liars, mut peers) = (Vec::new(), Vec::new());
     let kinds = Kinds::new(&mut random, &service);
     let kept = honest.pair();
     for number in 0..random.usize(50..300) {
-        step(&service, &mut liars, &kinds, &mut random);
+        step(&service, &mut liars, &kinds, &mut peers, &mut random);
         if number % 16 == 0 {
             honest.end(honest.pair());
             kept.talk();
@@ -243,7 +260,7 @@ fn program(seed: u64) {
         }
     }
     honest.end(kept);
-    drop((liars, kinds));
+    drop((liars, kinds, peers));
     // Offers end by time; closing threads end what a close blocks.
     eventually(|| {
         let counters = count(&service.path).expect("counters");
