@@ -358,7 +358,7 @@ where
 /// Reads what has arrived. A close with unread bytes, such as the peer's close_notify, would be a reset,
 /// which discards what the peer has not got yet. Ready at the end of the stream.
 fn discard_unread(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<()> {
-    let mut bytes = [0; 1024];
+    let mut bytes = [0; 16 << 10];
     for _ in 0..UNREAD_READS {
         let mut unread = ReadBuf::new(&mut bytes);
         match ready!(Pin::new(&mut *stream).poll_read(cx, &mut unread)) {
