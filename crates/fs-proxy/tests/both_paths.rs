@@ -12,7 +12,7 @@ use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Settings with which the lean path serves a request, and with which hyper does.
 const PATHS: [&str; 2] = ["lean = true", "lean = false"];
@@ -268,6 +268,28 @@ fn early_response_arrives_during_an_upload() {
                 let read = stream.read_to_end(&mut answer);
                 assert!(read.is_ok(), "{path}, {target}, {framing}: {read:?}");
                 assert_eq!(&answer[9..12], status.as_bytes(), "{path}, {framing}");
+            }
+        }
+    }
+}
+
+/// A client that does not close holds no place once its whole request was read.
+#[test]
+fn close_after_a_whole_upload_waits_for_nothing() {
+    let server = http_backend(|_| ok("done"));
+    for path in PATHS {
+        let proxy = Proxy::start("http", &[server], path, "");
+        for body in ["Content-Length: 2\r\n\r\nab", "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"] {
+            let mut stream = proxy.connect();
+            write!(stream, "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{body}").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.ends_with("done"), "{path}: {answer}");
+            // A proxy that waits for the rest takes these for 5 s.
+            let since = Instant::now();
+            while stream.write_all(b"x").is_ok() {
+                assert!(since.elapsed() < Duration::from_secs(4), "{path}, {body}: it is open");
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
     }

@@ -10,6 +10,7 @@
 mod activity;
 
 use crate::net::Stream;
+pub use activity::UnreadBody;
 use activity::{Activity, Noted, Watched};
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
@@ -318,7 +319,7 @@ where
                     let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
                     ready!(patience.as_mut().poll(cx));
                 }
-                if discard_unread(stream, cx).is_pending() && self.activity.keep.get() && !stopping {
+                if discard_unread(stream, cx).is_pending() && self.activity.has_unread_body() && !stopping {
                     let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
                     ready!(linger.as_mut().poll(cx));
                 }
