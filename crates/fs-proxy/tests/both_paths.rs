@@ -8,11 +8,11 @@ mod identity;
 use common::*;
 use fs_stacks::testing::PATIENCE;
 use identity::Identity;
-use rustix::net::sockopt::set_socket_linger;
+use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Settings with which the lean path serves a request, and with which hyper does.
 const PATHS: [&str; 2] = ["lean = true", "lean = false"];
@@ -243,7 +243,7 @@ fn early_response_arrives_during_an_upload() {
         stream.shutdown(Shutdown::Write)?;
         reader.read_to_end(&mut Vec::new()).map(drop)
     });
-    let framings = [("Content-Length: 20000000", ""), ("Transfer-Encoding: chunked", "10000\r\n")];
+    let framings = [("Content-Length: 2000000", ""), ("Transfer-Encoding: chunked", "10000\r\n")];
     for path in PATHS {
         let config = write_config(&format!(
             "{path}\n[[listener]]\naddress = \"{}:0\"\nmode = \"http\"\n\
@@ -255,18 +255,41 @@ fn early_response_arrives_during_an_upload() {
         for (target, status) in [("/server", "413"), ("/nowhere", "404")] {
             for (framing, size) in framings.into_iter().cycle().take(4) {
                 let mut stream = proxy.connect();
+                set_socket_send_buffer_size(&stream, 0x10000).unwrap();
                 write!(stream, "POST {target} HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n").unwrap();
                 stream.peek(&mut [0]).unwrap();
                 let end = if size.is_empty() { "" } else { "\r\n" };
                 let piece = [size.as_bytes(), &[b'x'; 0x10000], end.as_bytes()].concat();
-                // More than the buffers of both sides.
-                let sent = (0..305).try_for_each(|_| stream.write_all(&piece));
+                // More than the buffers of both sides, which do not grow while nobody reads.
+                let sent = (0..16).try_for_each(|_| stream.write_all(&piece));
                 assert!(sent.is_ok(), "{path}, {target}, {framing}: {sent:?}");
                 stream.shutdown(Shutdown::Write).unwrap();
                 let mut answer = Vec::new();
                 let read = stream.read_to_end(&mut answer);
                 assert!(read.is_ok(), "{path}, {target}, {framing}: {read:?}");
                 assert_eq!(&answer[9..12], status.as_bytes(), "{path}, {framing}");
+            }
+        }
+    }
+}
+
+/// A client that does not close holds no place once its whole request was read.
+#[test]
+fn close_after_a_whole_upload_waits_for_nothing() {
+    let server = http_backend(|_| ok("done"));
+    for path in PATHS {
+        let proxy = Proxy::start("http", &[server], path, "");
+        for body in ["Content-Length: 2\r\n\r\nab", "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"] {
+            let mut stream = proxy.connect();
+            write!(stream, "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{body}").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.ends_with("done"), "{path}: {answer}");
+            // A proxy that waits for the rest takes these for 5 s.
+            let since = Instant::now();
+            while stream.write_all(b"x").is_ok() {
+                assert!(since.elapsed() < Duration::from_secs(4), "{path}, {body}: it is open");
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
     }

@@ -207,9 +207,10 @@ fn services_have_weights_and_priorities() {
     let address = |name: &'static str, last: u8| (name, A, 1, vec![127, 0, 0, last]);
     let hosts = [address("heavy.test", 1), address("light.test", 2), address("spare.test", 3)];
     let services = [
-        record(10, 30000, heavy, "heavy.test"),
-        record(10, 10000, light, "light.test"),
-        record(20, 1, spare, "spare.test"),
+        record(10, 3000, heavy, "heavy.test"),
+        record(10, 1000, light, "light.test"),
+        // Its weight is nothing to the others.
+        record(20, 60000, spare, "spare.test"),
     ];
     let records = Arc::new(Mutex::new([&services[..], &hosts].concat()));
     let Some((resolv_conf, _)) = name_server(79, records.clone()) else { return };

@@ -5,7 +5,7 @@ mod common;
 #[path = "splice/lab.rs"]
 mod lab;
 
-use fs_stacks::testing::PATIENCE;
+use fs_stacks::testing::{PATIENCE, eventually};
 use lab::Lab;
 use std::io::{Read, Write};
 use std::sync::mpsc::channel;
@@ -57,50 +57,87 @@ impl<'a> Detour<'a> {
     }
 }
 
+/// What the client sends is lost before it leaves.
+fn mute(lab: &Lab) {
+    lab.exec("client", "nft add table inet mute");
+    lab.exec("client", "nft add chain inet mute out { type filter hook output priority 0 ; policy drop ; }");
+}
+
+fn unmute(lab: &Lab) {
+    lab.exec("client", "nft delete table inet mute");
+}
+
+/// Returns the bytes of IP packets that a namespace has sent or received; received ones have passed the
+/// device's program.
+fn octets(lab: &Lab, role: &str, column: &str) -> u64 {
+    let text = lab.within(role, || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
+    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("IpExt:")).collect();
+    let mut columns = lines[0].split(' ').zip(lines[1].split(' '));
+    columns.find(|(name, _)| *name == column).unwrap().1.parse().unwrap()
+}
+
 #[test]
 fn late_packets_do_not_stop_a_flow() {
     let Some(lab) = Lab::up() else { return };
     let detour = Detour::new(&lab);
     detour.open();
-    // The client can send all of it without an acknowledgment, and sends nothing twice. A packet that is
-    // sent twice would pass the proxy the second time.
-    lab.ip("client", "route replace 10.93.1.0/24 dev client0 src 10.93.1.2 initcwnd 300 rto_min 1000s");
+    // The client can send all of it without an acknowledgment, and the proxy its pieces. Both send nothing
+    // twice: a packet of the client that is sent twice would pass the proxy the second time.
+    let alone = "initcwnd 300 initrwnd 300 rto_min 1000s";
+    lab.ip("client", &format!("route replace 10.93.1.0/24 dev client0 src 10.93.1.2 {alone}"));
+    lab.ip("host", &format!("route replace 10.93.1.0/24 dev front0 src 10.93.1.1 {alone}"));
     lab.set("client", "net/ipv4/tcp_early_retrans=0");
+    lab.set("host", "net/ipv4/tcp_early_retrans=0");
     lab.set("client", "net/ipv4/tcp_wmem=4096 4194304 4194304");
-    lab.ip("host", "route replace 10.93.1.0/24 dev front0 src 10.93.1.1 initrwnd 300");
     lab.set("host", "net/ipv4/tcp_rmem=4096 4194304 4194304");
-    lab.set("host", "net/ipv4/tcp_wmem=4096 16384 16384");
+    lab.set("host", "net/ipv4/tcp_wmem=4096 4194304 4194304");
 
     let (sender, receiver) = channel();
     let server = lab.serve(false, move |stream| sender.send(stream).map_err(std::io::Error::other));
     let proxy = lab.proxy(server, "", "");
+    // The sockets to clients have the listener's.
+    lab.set("host", "net/ipv4/tcp_wmem=4096 16384 16384");
     let mut client = lab.connect(proxy.addr());
+    let mut late = client.try_clone().unwrap();
     let mut server = receiver.recv().unwrap();
     server.set_read_timeout(Some(PATIENCE)).unwrap();
     server.set_nodelay(true).unwrap();
     let mut piece = || {
         server.write_all(&[1; 10]).unwrap();
         client.read_exact(&mut [0; 10]).unwrap();
-        client.try_clone().unwrap()
     };
     // Fewer than make it a candidate.
-    (0..7).for_each(|_| drop(piece()));
+    (0..7).for_each(|_| piece());
+    // It becomes one, but a packet of the client must be seen too.
+    mute(&lab);
+    (0..20).for_each(|_| piece());
     assert_eq!(lab.metric(&proxy, "connections_spliced_total"), 0);
+    unmute(&lab);
 
     detour.close();
     let bytes = common::pattern(2 * LATE);
-    let mut sent = LATE;
-    piece().write_all(&bytes[..sent]).unwrap();
+    let before = [octets(&lab, "client", "OutOctets"), octets(&lab, "host", "InOctets")];
+    late.write_all(&bytes[..LATE]).unwrap();
+    let length = octets(&lab, "client", "OutOctets") - before[0];
+    eventually("the device has them", || octets(&lab, "host", "InOctets") - before[1] >= length);
+    // The client acknowledges nothing from now on, so the proxy keeps its sockets until it does, however
+    // long the late packets take.
+    mute(&lab);
+    let mut pieces = 0;
     while lab.metric(&proxy, "connections_spliced_open") == 0 {
-        assert!(sent < LATE + 40_000, "it is not spliced: {}", proxy.program.log());
-        // Also packets of the client must be seen.
-        piece().write_all(&bytes[sent..sent + 1000]).unwrap();
-        sent += 1000;
+        assert!(pieces < 40, "it is not spliced: {}", proxy.program.log());
+        piece();
+        pieces += 1;
     }
+    let before = octets(&lab, "host", "InOctets");
     detour.open();
-    let mut got = vec![0; sent];
+    eventually("the socket has them", || octets(&lab, "host", "InOctets") - before >= length);
+    unmute(&lab);
+    // With it the client acknowledges all of them.
+    piece();
+    let mut got = vec![0; LATE];
     server.read_exact(&mut got).unwrap();
-    assert!(got == bytes[..sent]);
+    assert!(got == bytes[..LATE]);
 
     // It goes on without the proxy.
     client.write_all(&bytes).unwrap();

@@ -10,6 +10,7 @@
 mod activity;
 
 use crate::net::Stream;
+pub use activity::UnreadBody;
 use activity::{Activity, Noted, Watched};
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
@@ -318,7 +319,7 @@ where
                     let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
                     ready!(patience.as_mut().poll(cx));
                 }
-                if discard_unread(stream, cx).is_pending() && self.activity.keep.get() && !stopping {
+                if discard_unread(stream, cx).is_pending() && self.activity.has_unread_body() && !stopping {
                     let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
                     ready!(linger.as_mut().poll(cx));
                 }
@@ -358,7 +359,7 @@ where
 /// Reads what has arrived. A close with unread bytes, such as the peer's close_notify, would be a reset,
 /// which discards what the peer has not got yet. Ready at the end of the stream.
 fn discard_unread(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<()> {
-    let mut bytes = [0; 1024];
+    let mut bytes = [0; 16 << 10];
     for _ in 0..UNREAD_READS {
         let mut unread = ReadBuf::new(&mut bytes);
         match ready!(Pin::new(&mut *stream).poll_read(cx, &mut unread)) {

@@ -8,6 +8,9 @@ use crate::edits::OF_REQUESTS;
 use crate::fields::Field;
 use std::net::SocketAddr;
 
+/// Standard methods (RFC 9110 9, RFC 5789).
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
 impl Config {
     /// Returns the first error.
     pub(super) fn check(&self) -> Result<(), Finding> {
@@ -243,6 +246,10 @@ fn check_field(name: &str) -> Result<(), String> {
     }
 }
 
+fn is_other_case(given: &str, method: &str) -> bool {
+    given != method && given.eq_ignore_ascii_case(method)
+}
+
 fn check_route(route: &RouteConfig, listener: &ListenerConfig) -> Result<(), Finding> {
     let at = listener.address.span().start;
     match (&route.upstream, &route.redirect) {
@@ -250,7 +257,9 @@ fn check_route(route: &RouteConfig, listener: &ListenerConfig) -> Result<(), Fin
         _ => return Err((Some(at), "a route needs either `upstream` or `redirect`".into())),
     }
     route.headers.keys().try_for_each(|name| check_field(name)).map_err(|message| (Some(at), message))?;
-    if let Some(method) = route.methods.iter().find(|method| method.bytes().any(|byte| byte.is_ascii_lowercase())) {
+    // Clients may have methods of their own, in any case.
+    if let Some(method) = route.methods.iter().find(|&given| METHODS.iter().any(|method| is_other_case(given, method)))
+    {
         return Err((Some(at), format!("`{method}` is not a method such as \"GET\": their case matters")));
     }
     if let Some(redirect) = &route.redirect {

@@ -224,6 +224,7 @@ fn settings_without_an_effect_are_errors() {
     assert_eq!(route("http", &format!("{seen}\nupstream = 'web'")), Ok(()));
     assert_eq!(route("http", "redirect = 'https://{host}{target}'\nstatus = 302"), Ok(()));
     assert_eq!(route("tcp", "hosts = ['a']\nupstream = 'web'"), Ok(()));
+    assert_eq!(route("http", "methods = ['GET', 'purge', 'Ban']\nupstream = 'web'"), Ok(()));
     for (mode, text, word) in [
         ("http", "hosts = ['a']", "either"),
         ("http", "redirect = '/'\nupstream = 'web'", "either"),
@@ -239,7 +240,7 @@ fn settings_without_an_effect_are_errors() {
         ("http", "hosts = ['a.*']\nupstream = 'web'", "is not a host"),
         ("http", "paths = ['x']\nupstream = 'web'", "is not a path"),
         ("http", "paths = ['/x?y']\nupstream = 'web'", "is not a path"),
-        ("http", "methods = ['get']\nupstream = 'web'", "`get` is not a method"),
+        ("http", "methods = ['purge', 'get']\nupstream = 'web'", "`get` is not a method"),
         ("tcp", "paths = ['/x']\nupstream = 'web'", "only `hosts`"),
         ("tcp", "redirect = '/'", "only `hosts`"),
     ] {

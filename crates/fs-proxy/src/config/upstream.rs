@@ -281,17 +281,20 @@ impl Lookups {
             (one.priority, &one.host, one.port).cmp(&(other.priority, &other.host, other.port))
         });
         let first = services.first().map(|service| service.priority);
-        let heaviest = services.iter().map(|service| u32::from(service.weight)).max().unwrap_or(0).max(WEIGHT_MAX);
         let mut servers = Vec::new();
-        for Service { host, port, weight, priority } in services {
-            let name: Arc<str> = host.as_str().into();
-            for addr in self.addresses(&host, port)? {
-                let mut server = server(addr, Some(name.clone()));
-                if server.weight > 0 {
-                    server.weight = (u32::from(weight) * WEIGHT_MAX / heaviest).max(1);
+        // RFC 2782: weights are relative to those of the same priority.
+        for services in services.chunk_by(|one, other| one.priority == other.priority) {
+            let heaviest = services.iter().map(|service| u32::from(service.weight)).max().unwrap_or(0).max(WEIGHT_MAX);
+            for Service { host, port, weight, priority } in services {
+                let name: Arc<str> = host.as_str().into();
+                for addr in self.addresses(host, *port)? {
+                    let mut server = server(addr, Some(name.clone()));
+                    if server.weight > 0 {
+                        server.weight = (u32::from(*weight) * WEIGHT_MAX / heaviest).max(1);
+                    }
+                    server.backup |= Some(*priority) != first;
+                    servers.push(server);
                 }
-                server.backup |= Some(priority) != first;
-                servers.push(server);
             }
         }
         Ok(servers)

@@ -2,6 +2,7 @@
 
 use crate::fields::may_be_trailer;
 use bytes::Bytes;
+use fs_stacks::http::UnreadBody;
 use http::HeaderName;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::cell::Cell;
@@ -90,21 +91,23 @@ pub(crate) struct Progress {
 pub(crate) struct RequestBody {
     /// `None`: there is no body.
     body: Option<Paced>,
+    /// Of an HTTP/1.1 client.
+    unread: Option<UnreadBody>,
     progress: Rc<Progress>,
 }
 
 impl RequestBody {
     /// Creates the body of a request, of which `pace` bytes must arrive within each `limit`.
-    pub(crate) fn new(body: Incoming, limit: Duration, pace: u64) -> (Self, Rc<Progress>) {
+    pub(crate) fn new(body: Incoming, unread: Option<UnreadBody>, limit: Duration, pace: u64) -> (Self, Rc<Progress>) {
         let progress = Rc::new(Progress::default());
         progress.done.set(body.is_end_stream());
         let body = (!body.is_end_stream()).then(|| Paced::new(body, limit, pace));
-        (Self { body, progress: progress.clone() }, progress)
+        (Self { body, unread, progress: progress.clone() }, progress)
     }
 
     /// Creates an empty body. `progress` is that of the first attempt.
     pub(crate) fn empty(progress: Rc<Progress>) -> Self {
-        Self { body: None, progress }
+        Self { body: None, unread: None, progress }
     }
 
     pub(crate) fn progress(&self) -> Rc<Progress> {
@@ -117,7 +120,7 @@ impl Body for RequestBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { body: Some(body), progress } = &mut *self else { return Poll::Ready(None) };
+        let Self { body: Some(body), unread, progress } = &mut *self else { return Poll::Ready(None) };
         let frame = ready!(body.poll_frame(cx));
         match &frame {
             None => progress.done.set(true),
@@ -129,6 +132,9 @@ impl Body for RequestBody {
                 progress.failed.set(true);
                 progress.stalled.set(error.is::<io::Error>());
             }
+        }
+        if let Some(unread) = unread.as_ref().filter(|_| progress.done.get()) {
+            unread.ended();
         }
         Poll::Ready(frame)
     }

@@ -5,11 +5,13 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper::{Request, Response};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -28,6 +30,8 @@ pub(super) struct Activity {
     pub(super) keep: Cell<bool>,
     /// A request has been answered completely.
     pub(super) answered: Cell<bool>,
+    /// The body of the last request, if it has one.
+    pub(super) body: RefCell<Option<UnreadBody>>,
     /// A response said 101.
     pub(super) upgraded: Cell<bool>,
 }
@@ -37,6 +41,23 @@ impl Activity {
     /// one.
     pub(super) fn is_idle(&self) -> bool {
         self.open.get() == 0 && !self.unwritten.get() && !self.keep.get()
+    }
+
+    /// Returns true if a part of the last request's body may not have arrived.
+    pub(super) fn has_unread_body(&self) -> bool {
+        self.body.borrow().as_ref().is_some_and(|body| !body.0.load(Ordering::Relaxed))
+    }
+}
+
+/// An extension of each request with a body. Its service says here that the body has ended; without it, the
+/// close of the connection waits for the rest.
+#[derive(Clone, Debug, Default)]
+pub struct UnreadBody(Arc<AtomicBool>);
+
+impl UnreadBody {
+    /// All of the body was read.
+    pub fn ended(&self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -129,12 +150,16 @@ where
     type Error = S::Error;
     type Future = NotedFuture<S::Future>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         self.activity.open.set(self.activity.open.get() + 1);
-        if !request.body().is_end_stream() {
+        // hyper has read the bodies before this one.
+        let body = (!request.body().is_end_stream()).then(UnreadBody::default);
+        if let Some(body) = &body {
             // From outside it is not visible whether hyper has read the whole body.
             self.activity.keep.set(true);
+            request.extensions_mut().insert(body.clone());
         }
+        self.activity.body.replace(body);
         let open = OpenRequest(self.activity.clone());
         NotedFuture { inner: self.service.call(request), open: Some(open) }
     }
