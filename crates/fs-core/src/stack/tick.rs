@@ -176,9 +176,8 @@ impl<P: FramePool> Stack<P> {
     fn on_persist_timer(&mut self, index: u32) {
         let Self { slots, store, stats, config, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
-        let orphan = tcb.flags.has(Flags::ORPHAN) || store.is_scarce();
-        // A peer that answers probes indefinitely occupies memory that no application waits for, or
-        // that others need. An orphan is therefore ended once the interval between probes has reached
+        let orphan = tcb.flags.has(Flags::ORPHAN);
+        // A peer that answers probes indefinitely occupies memory that no application waits for. An orphan is therefore ended once the interval between probes has reached
         // its maximum, after some minutes (Linux: `tcp_probe_timer`, `alive`).
         let held = orphan && tcb.rto(&config.tcp) >= config.tcp.rto_max;
         let unanswered = tcb.window_probes() >= give_up_after(config.tcp.retries, orphan);
