@@ -139,9 +139,7 @@ impl Reloader {
                 if !matches!(answers.recv().await, Some(Ok(()))) {
                     return;
                 }
-                let mut opened = admin.lock().unwrap_or_else(PoisonError::into_inner);
-                self.admin = opened.take().and_then(|admin| admin.start(self.metrics.shown()));
-                drop(opened);
+                self.start_admin(&admin);
                 let (mut lookup, mut reading) = (None, None);
                 // SIGHUP came while the file was read.
                 let mut again = false;
@@ -167,6 +165,12 @@ impl Reloader {
         };
         std::thread::Builder::new().name("reload".into()).spawn(run)?;
         Ok(())
+    }
+
+    /// The lock is held until the socket is at its path: a process that ends removes it before, or not.
+    fn start_admin(&mut self, admin: &Unserved) {
+        let mut opened = admin.lock().unwrap_or_else(PoisonError::into_inner);
+        self.admin = opened.take().and_then(|admin| admin.start(self.metrics.shown()));
     }
 
     fn on_hang_up(&self) -> Option<JoinHandle<Read>> {
