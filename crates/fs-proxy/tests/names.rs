@@ -198,25 +198,32 @@ fn lookups_that_fail_change_only_their_upstream() {
 #[cfg(feature = "dns")]
 #[test]
 fn services_have_weights_and_priorities() {
-    let [heavy, light, spare] = [("127.0.0.1", "heavy"), ("127.0.0.2", "light"), ("127.0.0.3", "spare")]
-        .map(|(address, name)| at(address, 0, name));
+    let names = ["heavy", "light", "next", "other", "spare"];
+    let [heavy, light, next, other, spare] =
+        std::array::from_fn(|number| at(&format!("127.0.0.{}", number + 1), 0, names[number]));
     let record = |priority: u16, weight: u16, server: SocketAddr, target: &str| {
         let numbers = [priority, weight, server.port()].map(u16::to_be_bytes).concat();
         ("_http._tcp.web.test", SRV, 1, [numbers, wire(target)].concat())
     };
     let address = |name: &'static str, last: u8| (name, A, 1, vec![127, 0, 0, last]);
-    let hosts = [address("heavy.test", 1), address("light.test", 2), address("spare.test", 3)];
+    let hosts = ["heavy.test", "light.test", "next.test", "other.test", "spare.test"];
+    let hosts = std::array::from_fn::<_, 5, _>(|number| address(hosts[number], number as u8 + 1));
     let services = [
-        record(10, 3000, heavy, "heavy.test"),
-        record(10, 1000, light, "light.test"),
+        record(10, 30000, heavy, "heavy.test"),
+        record(10, 10000, light, "light.test"),
+        record(20, 30, next, "next.test"),
+        record(20, 10, other, "other.test"),
         // Its weight is nothing to the others.
-        record(20, 60000, spare, "spare.test"),
+        record(30, 60000, spare, "spare.test"),
     ];
     let records = Arc::new(Mutex::new([&services[..], &hosts].concat()));
     let Some((resolv_conf, _)) = name_server(79, records.clone()) else { return };
     let Some(proxy) = start_with("\"_http._tcp.web.test\"", UNUSED, &resolv_conf) else { return };
     let used = served(&proxy, 40);
     assert!(used.into_iter().eq([("heavy".to_owned(), 30), ("light".to_owned(), 10)]));
+    records.lock().unwrap().drain(..2);
+    let next = [("next".to_owned(), 30), ("other".to_owned(), 10)];
+    eventually("the next ones are used", || served(&proxy, 40).into_iter().eq(next.clone()));
     records.lock().unwrap().drain(..2);
     eventually("only the last one is used", || served(&proxy, 4).keys().eq(["spare"]));
 }

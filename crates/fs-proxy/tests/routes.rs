@@ -245,8 +245,8 @@ fn proxy_in_front_says_who_its_client_is() {
     drop(proxy);
     let proxy = start(&config("trusted_proxies = [\"203.0.113.0/24\"]"));
     let mut stream = proxy.connect();
-    stream.write_all(v1).unwrap();
-    assert!(stream.read(&mut [0]).is_err(), "the peer is not trusted");
+    // The reset may be faster than these bytes.
+    assert!(stream.write_all(v1).is_err() || stream.read(&mut [0]).is_err(), "the peer is not trusted");
 }
 
 #[test]
