@@ -174,7 +174,7 @@ impl<P: FramePool> Stack<P> {
     }
 
     fn on_persist_timer(&mut self, index: u32) {
-        let Self { slots, store, stats, config, now, .. } = self;
+        let Self { slots, stats, config, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         let orphan = tcb.flags.has(Flags::ORPHAN);
         // A peer that answers probes indefinitely occupies memory that no application waits for. An orphan is therefore ended once the interval between probes has reached
