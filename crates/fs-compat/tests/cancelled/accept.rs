@@ -1,10 +1,9 @@
 //! Programs of one listener, with several calls that accept at once.
 
 use crate::actors::{Actors, turn};
-use crate::kinds::{Kind, Later};
+use crate::kinds::{Kind, Later, Made};
 use crate::peer::Peer;
 use crate::{Trace, World};
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -13,7 +12,7 @@ pub(crate) async fn program<K: Kind>(world: &World, random: &mut fastrand::Rng, 
     let mut actors = Actors::default();
     let listener = Rc::new(K::listen(world.runtime.clone(), SocketAddr::new(world.at, 0)).await.unwrap());
     let to = SocketAddr::new(world.at, K::listens_at(&listener).port());
-    let accepted: Rc<RefCell<Vec<(K::Stream, SocketAddr)>>> = Rc::default();
+    let accepted: Made<K> = Rc::default();
     let mut peers: Vec<Peer> = Vec::new();
     let accept = |polls: bool| {
         let (accepted, accept): (_, Later<_>) = (accepted.clone(), K::accept(listener.clone(), polls));

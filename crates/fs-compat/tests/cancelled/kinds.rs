@@ -69,6 +69,8 @@ impl Op {
     }
 }
 
+/// Connections that calls have made, each with its client's address.
+pub(crate) type Made<K> = Rc<RefCell<Vec<(<K as Kind>::Stream, SocketAddr)>>>;
 pub(crate) type Later<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Half of a connection, in use by one call, which returns it.

@@ -56,7 +56,9 @@ impl Peers {
                 socket.set_nonblocking(true).unwrap();
                 PeerUdp::Kernel(socket)
             }
-            Peers::Core(handle, at) => PeerUdp::Core(net::UdpSocket::bind_on(handle, (*at, 0)).await.unwrap()),
+            Peers::Core(handle, at) => {
+                PeerUdp::Core(Box::new(net::UdpSocket::bind_on(handle, (*at, 0)).await.unwrap()))
+            }
         }
     }
 }
@@ -162,7 +164,7 @@ impl Peer {
 
 pub(crate) enum PeerUdp {
     Kernel(std::net::UdpSocket),
-    Core(net::UdpSocket),
+    Core(Box<net::UdpSocket>),
 }
 
 impl PeerUdp {

@@ -2,7 +2,7 @@
 
 use crate::actors::{Actors, turn};
 use crate::flow::Flow;
-use crate::kinds::{Kind, Lent, Op};
+use crate::kinds::{Kind, Lent, Made, Op};
 use crate::peer::{BUFFER, Peer, Peers, drain};
 use crate::{Trace, World};
 use std::cell::RefCell;
@@ -23,7 +23,7 @@ async fn join<K: Kind>(
     actors: &mut Actors,
     trace: &Trace,
 ) -> (K::Stream, Peer) {
-    let done: Rc<RefCell<Vec<(K::Stream, SocketAddr)>>> = Rc::default();
+    let done: Made<K> = Rc::default();
     let (connects, cancelled) = (random.bool(), random.usize(..3));
     trace.add(("connects", connects, "after", cancelled));
     if connects {
