@@ -208,7 +208,7 @@ pub struct TcpConfig {
     pub challenge_acks: u32,
     /// Time after which a connection is aborted if its peer keeps its window closed but
     /// acknowledges every probe. `None`: never, as RFC 9293 3.8.6.1 requires; an operator may bound
-    /// it (RFC 6429). Some minutes, whatever is set, while such peers leave no frames for others.
+    /// it (RFC 6429).
     pub zero_window_timeout: Option<Duration>,
 }
 

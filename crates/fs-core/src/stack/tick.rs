@@ -177,8 +177,9 @@ impl<P: FramePool> Stack<P> {
         let Self { slots, stats, config, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return };
         let orphan = tcb.flags.has(Flags::ORPHAN);
-        // A peer that answers probes indefinitely occupies memory that no application waits for. An orphan is therefore ended once the interval between probes has reached
-        // its maximum, after some minutes (Linux: `tcp_probe_timer`, `alive`).
+        // A peer that answers probes indefinitely occupies memory that no application waits for. An
+        // orphan is therefore ended once the interval between probes has reached its maximum, after
+        // some minutes (Linux: `tcp_probe_timer`, `alive`).
         let held = orphan && tcb.rto(&config.tcp) >= config.tcp.rto_max;
         let unanswered = tcb.window_probes() >= give_up_after(config.tcp.retries, orphan);
         if unanswered || held || tcb.closed_too_long(&config.tcp, *now) {
