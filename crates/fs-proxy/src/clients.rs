@@ -4,8 +4,9 @@
 //! number. Without a limit, clients could use all of them, and none would be left to connect to a
 //! server or to check one. The limits are such that everything fits at once: a client uses at most
 //! one connection to a server at a time, so there are `clients` of each, and `pooled` kept
-//! connections to servers. Requests that an HTTP/2 client has at the same time count like clients. On a full core, a new client replaces the one that has been idle
-//! longest. If none is idle, it waits in the listener's queue.
+//! connections to servers. Requests that an HTTP/2 client has at the same time count like clients.
+//! On a full core, a new client replaces the one that has been idle longest. If none is idle, it waits
+//! in the listener's queue.
 
 use crate::access_log::FLUSH_INTERVAL;
 use crate::addresses::OfAddress;
