@@ -87,14 +87,14 @@ fn table_is_current_and_missing_methods_have_reasons() {
     let version = &peers["tokio"].0;
     let page = format!(
         "# Methods compared with tokio\n\n\
-         The sockets of `local` (on a core) and `net` (any thread) have tokio {version}'s methods, with the same\n\
-         signatures, except these. `net` has no `TcpSocket`.\n\n\
+         The sockets of `local` (on a core) and `net` (any thread) have tokio {version}'s methods, with the\n\
+         same signatures, except these. `net` has no `TcpSocket`.\n\n\
          | type | method | why it is missing, and what to use |\n|---|---|---|\n{table}\n\
          ## Methods that tokio does not have\n\n{only_here}\n\
-         `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` writes this page from the sources of the\n\
-         crates that this tree is built with, and a list of all methods (`methods.txt` next to the test). The\n\
-         test fails if one of them is out of date, or if a method's signature differs from tokio's. Names of\n\
-         parameters may differ.\n",
+         `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` writes this page from the sources of\n\
+         the crates that this tree is built with, and a list of all methods (`methods.txt` next to the test).\n\
+         The test fails if one of them is out of date, or if a method's signature differs from tokio's.\n\
+         Names of parameters may differ.\n",
     );
     for (file, text) in [("../../docs/API.md", page), ("tests/api_table/methods.txt", all)] {
         let path = here.join(file);
