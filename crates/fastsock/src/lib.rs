@@ -44,8 +44,9 @@ pub use fs_compat::{
     socket2,
 };
 pub use fs_rt::{
-    BuildError, Builder, Carrier, CoreCtx, CoreRef, CoreStats, Handle, LinkChoice, RunError, Runtime, RuntimeStats,
-    SpawnError, Standalone, Why, XdpMode, shutdown_signal, spawn_local, turn,
+    BuildError, Builder, Carrier, CoreCtx, CoreRef, CoreStats, Ecn, FastOpen, Handle, Limits, LinkChoice, PollPolicy,
+    PortLease, RunError, Runtime, RuntimeStats, Secret, SpawnError, Standalone, TcpConfig, Why, XdpMode,
+    shutdown_signal, spawn_local, turn,
 };
 #[doc(hidden)]
 pub use run::__main;

@@ -1,7 +1,9 @@
 //! One crate is enough: it exports everything that README's program uses.
 
 use fastsock::blocking::{TcpListener, TcpStream};
-use fastsock::{Runtime, Standalone};
+use fastsock::{
+    CongestionControl, Ecn, FastOpen, Limits, LinkChoice, PollPolicy, PortLease, Runtime, Secret, Standalone, TcpConfig,
+};
 use std::io::{Read, Write};
 
 #[test]
@@ -9,6 +11,17 @@ fn missing_device_is_named() {
     let error = Runtime::builder().device("nosuch0").cores([0]).build().unwrap_err();
     assert!(error.to_string().contains("nosuch0"), "{error}");
     let _addresses = Standalone::new().addr([10, 0, 0, 1], 24);
+}
+
+/// Every type that a setting of the builder takes has a name here.
+#[test]
+fn types_of_settings_have_names() {
+    let mut tcp = TcpConfig::default();
+    (tcp.congestion_control, tcp.ecn, tcp.fast_open) = (CongestionControl::NewReno, Ecn::Active, FastOpen::OFF);
+    let limits = Limits { connections: 1024, ..Limits::default() };
+    let builder = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).tcp(tcp).limits(limits);
+    drop(builder.poll_policy(PollPolicy::shared()).secret(Secret([7; 32])).build().unwrap());
+    let _leaves: fn(&PortLease) = PortLease::leave;
 }
 
 #[test]

@@ -163,7 +163,45 @@ mod tests {
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/COUNTERS.md");
 
-    /// The table of docs/COUNTERS.md.
+    /// The first lines of the tables of docs/COUNTERS.md.
+    const STACK: &str = "| counter of a core | meaning |";
+    const DROPS: &str = "| reason of a drop | meaning |";
+
+    /// Returns the names in the source text after `start`, up to `}`, with their documentation: the
+    /// definitions of macros and structs of counters.
+    fn documented(source: &str, start: &str) -> Vec<(String, String)> {
+        let (_, lines) = source.split_once(start).expect("the definition");
+        let (mut found, mut meaning) = (Vec::new(), Vec::new());
+        for line in lines.lines().map(str::trim).take_while(|line| *line != "}") {
+            if let Some(text) = line.strip_prefix("///") {
+                meaning.push(text.trim());
+            } else if let Some(name) = line.strip_suffix(',') {
+                let name = match name.split_once(" = ") {
+                    Some((_, text)) => text.trim_matches('"'),
+                    None => name.trim_start_matches("pub ").split(':').next().unwrap(),
+                };
+                found.push((name.to_owned(), meaning.join(" ")));
+                meaning.clear();
+            }
+        }
+        found
+    }
+
+    fn table_of(head: &str, rows: impl IntoIterator<Item = (String, String)>) -> String {
+        let rows = rows.into_iter().map(|(name, meaning)| format!("| `{name}` | {meaning} |\n"));
+        format!("{head}\n|---|---|\n{}", rows.collect::<String>())
+    }
+
+    fn tables_of_stack() -> [(&'static str, String); 2] {
+        let stack = documented(include_str!("../../fs-core/src/stats.rs"), "\ncounters! {");
+        let links = documented(include_str!("../../fs-xdp/src/link.rs"), "pub struct LinkStats {");
+        let links = links.into_iter().map(|(name, meaning)| (format!("link_{name}"), meaning));
+        let drops = documented(include_str!("../../fs-core/src/drop_reason.rs"), "\nreasons! {");
+        assert!(stack.len() > 30 && links.len() > 6 && drops.len() == fs_core::DropReason::ALL.len());
+        [(STACK, table_of(STACK, stack.into_iter().chain(links))), (DROPS, table_of(DROPS, drops))]
+    }
+
+    /// The daemon's table in docs/COUNTERS.md.
     fn table() -> String {
         let mut page = String::from("\n| name | meaning | alarm when it |\n|---|---|---|\n");
         for Counter { name, meaning, alarm, .. } in &COUNTERS {
@@ -173,13 +211,19 @@ mod tests {
     }
 
     #[test]
-    fn page_has_the_table() {
+    fn page_has_the_tables() {
         let page = std::fs::read_to_string(PAGE).unwrap();
-        let (head, table_of_page) = page.split_at(page.find("\n| name").unwrap());
+        let (head, _) = page.split_at(page.find("\n| name").unwrap());
+        let mut new = format!("{head}{}", table());
+        for (start, table) in tables_of_stack() {
+            let at = new.find(start).unwrap();
+            let end = new[at..].find("\n\n").map_or(new.len(), |end| at + end + 1);
+            new.replace_range(at..end, &table);
+        }
         if std::env::var_os("UPDATE_COUNTERS").is_some() {
-            std::fs::write(PAGE, format!("{head}{}", table())).unwrap();
+            std::fs::write(PAGE, new).unwrap();
         } else {
-            assert_eq!(table_of_page, table(), "UPDATE_COUNTERS=1 cargo test -p fs-cli writes {PAGE}");
+            assert_eq!(page, new, "UPDATE_COUNTERS=1 cargo test -p fs-cli writes {PAGE}");
         }
     }
 

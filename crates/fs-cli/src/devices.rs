@@ -20,6 +20,6 @@ pub(crate) fn devices() -> anyhow::Result<ExitCode> {
 
 pub(crate) fn down() -> anyhow::Result<ExitCode> {
     let pairs = shared::purge(Path::new(shared::PINS)).context("cannot stop sharing devices")?;
-    writeln!(std::io::stdout(), "removed {pairs} pairs")?;
+    writeln!(std::io::stdout(), "removed {pairs} device pairs")?;
     Ok(ExitCode::SUCCESS)
 }

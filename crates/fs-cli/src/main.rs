@@ -47,9 +47,9 @@ enum Command {
     Stat(stat::Args),
     /// Measure what this machine gains, with the kernel beside it, in a minute.
     Bench(bench::Args),
-    /// List the programs on shared devices, with what the kernel has counted.
+    /// List the programs on shared devices by their device pairs, with what the kernel has counted.
     Devices,
-    /// Stop sharing devices: remove pairs, leases and BPF programs. Connections over them end.
+    /// Stop sharing devices: remove device pairs, leases and BPF programs. Connections over them end.
     Down,
     /// Check what this machine lacks, and print what to do.
     Doctor(doctor::Args),

@@ -1,8 +1,8 @@
-//! docs/CARRIERS.md's tables: every method of the sockets of a core and of any thread, over AF_XDP
-//! on the program's own device, over a shared device (as an unprivileged user), and on kernel
-//! sockets, which need neither privileges nor a device.
+//! Every method of the sockets of a core and of any thread, over AF_XDP on the program's own device,
+//! over a shared device (as an unprivileged user), and on kernel sockets, which need neither privileges
+//! nor a device. `operations/carriers.txt` has all results, docs/CARRIERS.md those that differ.
 //!
-//! `WRITE_CARRIERS=1` writes the page. A difference needs a reason in [`DIFFER`].
+//! `WRITE_CARRIERS=1` writes both. A difference needs a reason in [`DIFFER`].
 
 mod operations;
 #[path = "shared/lab.rs"]
@@ -106,26 +106,32 @@ fn reason(of: &str, operation: &str) -> Option<&'static str> {
     DIFFER.iter().find(|(ends, name, _)| of.ends_with(ends) && *name == operation).map(|(.., why)| *why)
 }
 
-/// Formats the tables, with operations in the order of their calls.
-fn markdown(order: &[(String, String)], table: &Table) -> String {
-    let mut text = String::new();
-    let mut last = "";
+/// Formats the results of the operations that differ.
+fn differences(order: &[(String, String)], table: &Table) -> String {
+    let mut text = format!("| socket | operation | {} | why |\n|---|---|---|---|---|---|\n", CARRIERS.join(" | "));
     for key @ (of, operation) in order {
-        if of != last {
-            last = of;
-            let heads = CARRIERS.join(" | ");
-            write!(text, "\n### `fastsock::{of}`\n\n| operation | {heads} |\n|---|---|---|---|\n").unwrap();
-        }
-        write!(text, "| {operation}").unwrap();
+        // A reason without a difference fails the test.
+        let Some(why) = reason(of, operation) else { continue };
+        let said: Vec<_> = CARRIERS.iter().map(|carrier| format!("`{}`", table[carrier][key])).collect();
+        writeln!(text, "| `{of}` | {operation} | {} | {why} |", said.join(" | ")).unwrap();
+    }
+    text
+}
+
+/// Formats all results, with operations in the order of their calls.
+fn all_results(order: &[(String, String)], table: &Table) -> String {
+    let mut text = String::new();
+    for key @ (of, operation) in order {
+        let said: BTreeSet<_> = CARRIERS.iter().map(|carrier| &table[carrier][key]).collect();
+        write!(text, "{of} {operation}:").unwrap();
         for carrier in CARRIERS {
-            let said = &table[carrier][key];
-            match carrier != OWN && *said == table[OWN][key] {
-                true => text.push_str(" | the same"),
-                false => write!(text, " | `{said}`").unwrap(),
+            match said.len() {
+                1 if carrier == OWN => write!(text, " {}", table[carrier][key]).unwrap(),
+                1 => {}
+                _ => write!(text, " {carrier} {};", table[carrier][key]).unwrap(),
             }
         }
-        let why = reason(of, operation).map_or(String::new(), |why| format!(" ({why})"));
-        writeln!(text, "{why} |").unwrap();
+        text.push('\n');
     }
     text
 }
@@ -169,12 +175,20 @@ fn operations_return_the_same_on_each_carrier() {
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CARRIERS.md");
     let page = std::fs::read_to_string(&path).unwrap();
-    let (text, _) = page.split_once("\n### ").expect("the first table");
-    let new = format!("{text}{}", markdown(&order, &table));
-    if std::env::var_os("WRITE_CARRIERS").is_some() {
-        std::fs::write(&path, new).unwrap();
-    } else if page != new {
-        wrong.push_str("the page is out of date: WRITE_CARRIERS=1 cargo test -p fs-cli --test carrier_table\n");
+    let (text, _) = page.split_once("| socket | operation |").expect("the table");
+    let new = format!("{text}{}", differences(&order, &table));
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/operations/carriers.txt");
+    for (path, was, new) in [
+        (&path, page.clone(), new),
+        (&results, std::fs::read_to_string(&results).unwrap_or_default(), all_results(&order, &table)),
+    ] {
+        if std::env::var_os("WRITE_CARRIERS").is_some() {
+            std::fs::write(path, new).unwrap();
+        } else if was != new {
+            let path = path.display();
+            writeln!(wrong, "{path} is out of date: WRITE_CARRIERS=1 cargo test -p fs-cli --test carrier_table")
+                .unwrap();
+        }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
 }
@@ -200,16 +214,21 @@ fn bodies(source: &str, name: &str) -> String {
     bodies
 }
 
-/// docs/API.md lists every method of each type; each is called above, in a function of its type.
+/// `methods.txt` of fs-compat lists every method of each type; each is called above, in a function of
+/// its type.
 #[test]
 fn every_method_is_called() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = std::fs::read_to_string(here.join("../../docs/API.md")).unwrap();
+    let page = std::fs::read_to_string(here.join("../fs-compat/tests/api_table/methods.txt")).unwrap();
     let source = |name: &str| std::fs::read_to_string(here.join("tests/operations").join(name)).unwrap();
     let mut missing = Vec::new();
     let mut methods = 0;
-    for section in page.split("\n## `fastsock::").skip(1) {
-        let of = section.split('`').next().unwrap();
+    let mut types: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in page.lines() {
+        let (of, method) = line.rsplit_once("::").expect("a type and a method");
+        types.entry(of).or_default().push(method);
+    }
+    for (of, listed) in types {
         let mut calls = String::new();
         for (_, file, functions) in CALLED_IN.iter().filter(|(ends, ..)| of.ends_with(ends)) {
             functions.iter().for_each(|name| calls += &bodies(&source(file), name));
@@ -218,9 +237,7 @@ fn every_method_is_called() {
         let (_, ty) = of.split_once("::").expect("a module and a type");
         let files: &[_] = if of.starts_with("local::") { &["both.rs", "core_only.rs"] } else { &["both.rs", "mod.rs"] };
         let named = files.iter().map(|file| source(file)).collect::<String>();
-        let listed = section.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` | here |"));
-        let own = section.lines().filter_map(|line| line.strip_prefix("Only here: "));
-        for method in listed.chain(own.flat_map(|names| names.split('`').skip(1).step_by(2))) {
+        for method in listed {
             methods += 1;
             let called = calls.contains(&format!(".{method}(")) || named.contains(&format!("{ty}::{method}("));
             match NOT_CALLED.iter().any(|(ty, name, _)| *ty == of && *name == method) {

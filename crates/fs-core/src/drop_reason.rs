@@ -11,7 +11,7 @@ pub enum DropReason { $($(#[$doc])* $name,)* }
         impl DropReason {
             /// All reasons, in counter order.
             pub const ALL: &'static [DropReason] = &[$(DropReason::$name,)*];
-            /// Returns the name that metrics and `fastsock stat` show.
+            /// Returns the name that metrics and the tracepoint `drop` show.
             pub const fn name(self) -> &'static str {
                 match self { $(DropReason::$name => $text,)* }
             }

@@ -84,7 +84,7 @@ pub fn handover(ends: Ends<'_>, to: u16) {
     probe!(fastsock, handover, local_port, remote_port, remote.as_ptr(), remote.len(), to);
 }
 
-/// A packet, or a part of it, is discarded: the reason's name, as in `fastsock stat`.
+/// A packet, or a part of it, is discarded: the reason's name, as in metrics.
 ///
 /// `drop(name, its length)`
 #[inline(always)]

@@ -16,8 +16,12 @@ Opens the access log again.
 .TP
 .B SIGUSR2
 Starts the program again and gives the new process the listening sockets. No connection is refused.
-Open connections end in the old process. Only with
-.BR "\-\-stack kernel" .
+Open connections end in the old process. With
+.B \-\-stack fastsock
+the new process uses kernel sockets until the old one has ended. Refused on a shared device, with
+AF_PACKET, and after a device fell back to a slower XDP mode than
+.B \-\-link
+names; the log has the reason.
 .TP
 .BR SIGTERM ", " SIGINT ", " SIGQUIT
 Accepts no more connections. Open connections have

@@ -7,7 +7,7 @@
 //! let rt = Runtime::builder().device("veth0").cores([0, 1]).build()?;
 //! rt.run(|core| async move {
 //!     println!("core {} of {}", core.index(), core.cores());
-//!     // fastsock::local::TcpListener::bind(…), tokio::time, tokio::task::spawn_local, hyper …
+//!     // fastsock::local::TcpListener::bind(…), tokio::time, fastsock::spawn_local, hyper …
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -50,6 +50,7 @@ pub use crate::core::{
 pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
 pub use carrier::{Carrier, Why};
 pub use error::{BuildError, RunError};
+pub use fs_core::{Ecn, FastOpen, Limits, Secret, TcpConfig};
 pub use fs_xdp::Share;
 pub use handle::{Handle, SpawnError};
 pub use poll::PollPolicy;

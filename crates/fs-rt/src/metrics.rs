@@ -1,8 +1,8 @@
 //! Counters of the cores for a recorder of the crate `metrics` (feature `metrics`).
 //!
 //! Cores publish their counters about ten times per second, as without a recorder. Nothing is
-//! recorded on their threads. Names are those of `fastsock stat --prometheus`:
-//! `fastsock_core_connections`, `fastsock_stack_segments_in` …, each with the label `core`.
+//! recorded on their threads. Names are `fastsock_core_connections`, `fastsock_stack_rx_packets` …
+//! (docs/COUNTERS.md), each with the label `core`.
 
 use crate::handle::Handle;
 use std::io;

@@ -81,7 +81,7 @@ pub struct CoreStats {
 }
 
 impl CoreStats {
-    /// Calls `f` with each value's name in `fastsock stat`, whether it is a gauge, and the value.
+    /// Calls `f` with each value's name in docs/COUNTERS.md, whether it is a gauge, and the value.
     /// Includes only drop reasons that have occurred.
     pub fn each(&self, mut f: impl FnMut(Cow<'static, str>, bool, u64)) {
         f("core_connections".into(), true, self.connections);

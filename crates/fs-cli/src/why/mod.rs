@@ -149,7 +149,7 @@ fn cause(reason: Reason) -> &'static str {
         }
         Reason::NotTcp => "the descriptor stands for something else by now",
         Reason::NotEstablished => "the connection has ended by now",
-        Reason::Counts => "bytes were read or written by calls that the library does not see",
+        Reason::Counts => "the process claims more bytes than the kernel has counted",
         Reason::Device => "SO_BINDTODEVICE makes its addresses ambiguous",
         Reason::Ambiguous => "two sockets have the same addresses",
         Reason::Limit => "raise [limits] in fastsock.toml, or close connections",

@@ -4,7 +4,7 @@
 //! `tokio::net` namesakes, implement `AsyncRead` and `AsyncWrite`, and return the errors (kind and
 //! OS code) that the Linux kernel would return. Differences:
 //!
-//! - They belong to their core and are not `Send`. Spawn tasks with `tokio::task::spawn_local`. The
+//! - They belong to their core and are not `Send`. Spawn tasks with `fastsock::spawn_local`. The
 //!   types of [`net`](mod@crate::net) are `Send`, for frameworks that need it.
 //! - In a child of fork(2), calls on its copies fail with `EBADF`, and the parent's connections
 //!   continue. A child that executes another program is fine.
@@ -25,7 +25,7 @@
 //!     let listener = TcpListener::bind("0.0.0.0:7").await?;
 //!     loop {
 //!         let (mut stream, _peer) = listener.accept().await?;
-//!         tokio::task::spawn_local(async move {
+//!         fastsock::spawn_local(async move {
 //!             let (mut reader, mut writer) = stream.split();
 //!             tokio::io::copy(&mut reader, &mut writer).await
 //!         });

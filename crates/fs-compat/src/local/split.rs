@@ -42,7 +42,7 @@ pub struct WriteHalf<'a>(&'a TcpStream);
 ///
 /// # async fn on_a_core(stream: fastsock::local::TcpStream) -> std::io::Result<()> {
 /// let (mut reader, mut writer) = stream.into_split();
-/// tokio::task::spawn_local(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
+/// fastsock::spawn_local(async move { tokio::io::copy(&mut reader, &mut tokio::io::sink()).await });
 /// writer.write_all(b"hello").await?;
 /// # Ok(()) }
 /// ```

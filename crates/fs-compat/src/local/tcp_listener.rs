@@ -41,7 +41,7 @@ const KERNEL_FIRST: u8 = 16;
 /// let listener = TcpListener::bind("0.0.0.0:7777").await?;
 /// loop {
 ///     let (mut stream, peer) = listener.accept().await?;
-///     tokio::task::spawn_local(async move { stream.write_all(format!("you are {peer}\n").as_bytes()).await });
+///     fastsock::spawn_local(async move { stream.write_all(format!("you are {peer}\n").as_bytes()).await });
 /// }
 /// # }
 /// ```

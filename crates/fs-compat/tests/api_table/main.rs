@@ -1,5 +1,5 @@
-//! docs/API.md compares our methods with those of tokio's sockets.
-//! `WRITE_API_TABLE=1` writes it. The test fails if the page is out of date, or a method is missing
+//! docs/API.md says where our methods differ from those of tokio's sockets; `methods.txt` lists all of
+//! ours. `WRITE_API_TABLE=1` writes both. The test fails if one is out of date, or a method is missing
 //! without a reason.
 //!
 //! It reads the crates' sources without a parser, relying on rustfmt: an `impl` starts and ends in
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const CONNECTION: &str = "the kernel has no call to export or import a connection's sequence numbers, windows and data in \
-     flight: `connect`, or `accept`; sockets of `blocking` and `socket2` are descriptors";
+     flight: `connect`, or `accept`; for a descriptor use `fastsock::blocking::TcpStream`, which is std's";
 const LISTENER: &str = "a listener of std has only the kernel's queue, and this one also has the cores': \
-     `bind` to its address; listeners of `blocking` and `socket2` are descriptors";
+     `bind` to its address; for a descriptor use `fastsock::blocking::TcpListener`, which is std's";
 const ON_A_CORE: &str = "on a core: `fastsock::local::TcpStream` has it for connections that the kernel carries; \
-     sockets of `blocking` and `socket2` are descriptors";
+     for a descriptor use `fastsock::blocking::TcpStream`, which is std's";
 const ALL_CORES: &str =
     "each core must bind its socket, which is an async call: `bind`; on a core `fastsock::local::UdpSocket::from_std`";
 
@@ -51,12 +51,7 @@ fn table_is_current_and_missing_methods_have_reasons() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let peers = peers(here);
     let mut wrong = String::new();
-    let mut table = String::from(
-        "# Methods compared with tokio\n\n\
-         `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` writes this page from the sources of\n\
-         the crates that this tree is built with. The test fails if the page is out of date, or if a method's\n\
-         signature differs from tokio's. Names of parameters may differ.\n",
-    );
+    let (mut table, mut only_here, mut all) = (String::new(), String::new(), String::new());
     for (name, peer, files, folder) in TYPES {
         let (version, root) = &peers[*peer];
         let theirs: BTreeMap<String, String> = files.iter().flat_map(|file| methods(&root.join(file), name)).collect();
@@ -73,38 +68,58 @@ fn table_is_current_and_missing_methods_have_reasons() {
                 writeln!(wrong, "{key}::{method} is {ours}, but {peer}'s is {theirs}").unwrap();
             }
         }
-        writeln!(table, "\n## `fastsock::{folder}::{name}`, compared with {peer} {version}\n").unwrap();
-        writeln!(table, "{} of {} methods are here.\n", theirs.len() - missing.len(), theirs.len()).unwrap();
-        writeln!(table, "| method | |\n|---|---|").unwrap();
         for method in theirs.keys() {
-            let state = match (missing.contains(method), reason(method)) {
-                (false, None) => "here",
-                (true, Some(why)) => why,
-                (true, None) => {
-                    writeln!(wrong, "{key}::{method} is missing without a reason").unwrap();
-                    "missing"
-                }
-                (false, Some(_)) => {
-                    writeln!(wrong, "{key}::{method} is here, but is listed as missing").unwrap();
-                    "here"
-                }
-            };
-            writeln!(table, "| `{method}` | {state} |").unwrap();
+            match (missing.contains(method), reason(method)) {
+                (false, None) => {}
+                (true, Some(why)) => writeln!(table, "| `{folder}::{name}` | `{method}` | {why} |").unwrap(),
+                (true, None) => writeln!(wrong, "{key}::{method} is missing without a reason").unwrap(),
+                (false, Some(_)) => writeln!(wrong, "{key}::{method} is here, but is listed as missing").unwrap(),
+            }
         }
         if !own.is_empty() {
-            writeln!(table, "\nOnly here: {}.", own.join(", ")).unwrap();
+            only_here += &item(&format!("`{folder}::{name}`: {}", own.join(", ")));
         }
+        ours.keys().for_each(|method| writeln!(all, "{folder}::{name}::{method}").unwrap());
         for (_, method, _) in MISSING.iter().filter(|(of, m, _)| *of == key && !theirs.contains_key(*m)) {
             writeln!(wrong, "{key}::{method} is listed as missing, but {peer} does not have it").unwrap();
         }
     }
-    let path = here.join("../../docs/API.md");
-    if std::env::var_os("WRITE_API_TABLE").is_some() {
-        std::fs::write(&path, &table).unwrap();
-    } else if std::fs::read_to_string(&path).unwrap_or_default() != table {
-        wrong.push_str("docs/API.md is out of date: WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table\n");
+    let version = &peers["tokio"].0;
+    let page = format!(
+        "# Methods compared with tokio\n\n\
+         The sockets of `local` (on a core) and `net` (any thread) have tokio {version}'s methods, with the\n\
+         same signatures, except these. `net` has no `TcpSocket`.\n\n\
+         | type | method | why it is missing, and what to use |\n|---|---|---|\n{table}\n\
+         ## Methods that tokio does not have\n\n{only_here}\n\
+         `WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table` writes this page from the sources of\n\
+         the crates that this tree is built with, and a list of all methods (`methods.txt` next to the test).\n\
+         The test fails if one of them is out of date, or if a method's signature differs from tokio's.\n\
+         Names of parameters may differ.\n",
+    );
+    for (file, text) in [("../../docs/API.md", page), ("tests/api_table/methods.txt", all)] {
+        let path = here.join(file);
+        if std::env::var_os("WRITE_API_TABLE").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
+            writeln!(wrong, "{file} is out of date: WRITE_API_TABLE=1 cargo test -p fs-compat --test api_table")
+                .unwrap();
+        }
     }
     assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// Formats an item of a list, wrapped at 100 columns.
+fn item(text: &str) -> String {
+    let mut lines = vec![String::from("-")];
+    for word in text.split(' ') {
+        if lines.last().expect("the first line").len() + 1 + word.len() > 100 {
+            lines.push(String::from(" "));
+        }
+        let line = lines.last_mut().expect("the first line");
+        line.push(' ');
+        line.push_str(word);
+    }
+    lines.join("\n") + "\n"
 }
 
 /// Returns version and folder of the crates that this build uses.
