@@ -211,6 +211,25 @@ fn c9_a_report_makes_the_next_vain_receive_ask_the_kernel() {
 }
 
 #[test]
+fn c9_a_receive_that_has_bytes_asks_the_kernel_for_the_rest() {
+    // Two threads send: the bytes of one are counted, those of the other have arrived only. One edge reported all of them.
+    let world = world();
+    let direction = world.b.consumer().direction;
+    let word = &direction.line_a.word;
+    for _ in 0..2 {
+        assert_eq!(word.begin_kernel_send(word.load()), crate::word::KernelSend::Counted);
+    }
+    assert!(world.b.consumer().set_ring() && word.load().is_requested());
+    (0..150).for_each(|byte| world.forth.inject(byte));
+    direction.line_b.sent.store(100, Ordering::Release);
+    word.end_kernel_send();
+    world.b.report_readable();
+    let mut piece = [0; 200];
+    assert_eq!(world.b.recv(&mut piece, RecvMode::NOW), Ok(150));
+    assert!(piece[..150].iter().copied().eq(0..150));
+}
+
+#[test]
 fn error_after_bytes_of_the_ring_is_kept() {
     // Ring bytes, then kernel bytes, and the connection is reset between the two receives of one call.
     let world = World::by_ring();
