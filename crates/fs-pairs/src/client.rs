@@ -227,6 +227,9 @@ impl Client {
     /// Must be called in a child of fork(2). Closes the inherited descriptor, so that the service
     /// notices the parent's exit.
     pub fn after_fork(&self) {
+        // In a new pid namespace (CLONE_NEWPID), the child may have the number of its parent.
+        self.owner.store(0, Ordering::Relaxed);
+        self.lock.store(0, Ordering::SeqCst);
         // The parent sends its own numbers.
         for place in &self.untold {
             place.store(0, Ordering::Relaxed);

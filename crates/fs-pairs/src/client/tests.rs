@@ -64,6 +64,17 @@ fn forgets_a_pair_whose_region_it_cannot_take() {
     }
 }
 
+/// A child of clone(2) with CLONE_NEWPID may have its parent's number.
+#[test]
+fn child_with_its_parents_number_does_not_use_the_connection() {
+    let (client, _service) = connected();
+    // A thread of the parent is in a call at the fork(2).
+    core::mem::forget(client.enter().unwrap());
+    client.after_fork();
+    assert_eq!(client.descriptor(), None);
+    assert!(client.enter().is_some());
+}
+
 #[test]
 fn forgets_when_the_service_has_room_again() {
     let (client, service) = connected();
