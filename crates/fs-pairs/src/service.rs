@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +82,8 @@ pub struct Service {
     epoll: OwnedFd,
     shared: Arc<Shared>,
     path: PathBuf,
+    /// The socket's file at `path`.
+    file: Option<FileId>,
     clients: HashMap<u64, Client>,
     users: Users,
     has_warned: bool,
@@ -114,6 +116,7 @@ impl Service {
             epoll,
             shared: Arc::new(Shared { wake, stops: AtomicBool::new(false) }),
             path: path.to_owned(),
+            file: file_at(path),
             clients: HashMap::new(),
             users: Users::default(),
             has_warned: false,
@@ -410,9 +413,18 @@ impl core::fmt::Debug for Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // The file may be removed already.
-        let _removed = std::fs::remove_file(&self.path);
+        // It may be removed already, and another service's socket may be there.
+        if self.file.is_some() && file_at(&self.path) == self.file {
+            let _removed = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// A file's device and inode.
+type FileId = (u64, u64);
+
+fn file_at(path: &Path) -> Option<FileId> {
+    std::fs::symlink_metadata(path).ok().map(|at| (at.dev(), at.ino()))
 }
 
 /// Listens at `path`. Replaces a socket file at which no service accepts connections.
