@@ -157,6 +157,20 @@ static void file_receive(struct end *e) {
     meet(e);
 }
 
+// sendfile from the socket to a pipe is splice.
+static void tube_send(struct end *e) { rounds(e, 100, 0); put(e, 1000); meet(e); meet(e); put(e, 300); meet(e); meet(e); }
+static void tube_receive(struct end *e) {
+    int p[2]; unsigned char b[1000]; off_t at = 0; rounds(e, 100, 0); CHECK(pipe(p) == 0); meet(e);
+    CHECK(fcntl(e->fd, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(sendfile(p[1], e->fd, &at, 9) == -1 && errno == ESPIPE && at == 0);
+    for (int n = 0; n < 1300;) {
+        if (n == 1000) { CHECK(sendfile(p[1], e->fd, 0, 9) == -1 && errno == EAGAIN); meet(e); meet(e); }
+        ssize_t k = sendfile(p[1], e->fd, 0, n < 1000 ? 1000 - n : 300); if (k <= 0) FAIL("sendfile %zd %s", k, strerror(errno));
+        CHECK(read(p[0], b, k) == k); match(e, b, k); n += k;
+    }
+    meet(e);
+}
+
 // What the kernel would hold back (TCP_CORK, MSG_MORE, SPLICE_F_MORE): the same stream by each carrier, and nothing of it stays behind.
 static void cork(struct end *e, int on) { CHECK(setsockopt(e->fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on) == 0); }
 static void put_more(struct end *e, size_t n, int how, int file, int *tube) {
@@ -301,6 +315,6 @@ struct scenario scenarios[] = {
     {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
     {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
     {"raw", raw_calls, raw_calls}, {"cork", cork_receive, cork_send}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
-    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"limit", limit_receive, limit_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {0},
+    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"limit", limit_receive, limit_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {"tube", tube_receive, tube_send}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }
