@@ -116,7 +116,7 @@ impl<K: Kernel> Producer<'_, K> {
                     waited = false;
                 }
                 Published::Kernel(seen) => {
-                    let Some(result) = self.send_by_kernel(seen, false, || self.kernel.send(rest, dont_wait)) else {
+                    let Some(result) = self.send_by_kernel(seen, is_due, || self.kernel.send(rest, dont_wait)) else {
                         continue;
                     };
                     is_due = false;
@@ -289,7 +289,7 @@ impl<K: Kernel> Producer<'_, K> {
     ///
     /// P6, with `may_hold`: the kernel may hold these bytes back until more come (MSG_MORE), and the
     /// next bytes must not come by the ring. So a request is taken back, and the consumer makes no
-    /// other before it has them (C5).
+    /// other before it has them (C5). P5 too.
     #[inline]
     pub(crate) fn send_by_kernel(
         &self,
@@ -323,7 +323,7 @@ impl<K: Kernel> Producer<'_, K> {
 
     /// P5: returns whether the kernel's turn has come. Anything that stops the connection in the
     /// kernel (a firewall rule, a route, a cgroup's BPF program) stops it here too: the consumer
-    /// takes the ring again only once it has the kernel's bytes (C5).
+    /// takes the ring again only once it has the kernel's bytes (P6, C5).
     #[cold]
     fn is_kernel_due(&self) -> bool {
         // 0 is the beginning, not a time.

@@ -103,6 +103,13 @@ impl Fd {
     fn real(&self) -> Real<BorrowedFd<'_>> {
         Real(self.borrow())
     }
+
+    /// Waits until the socket is readable, by the C library's call: it is a cancellation point. Returns false after `ms` milliseconds.
+    fn poll_readable(&self, ms: c_int) -> Result<bool, Errno> {
+        let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
+        // SAFETY: a list of one.
+        checked(unsafe { real::poll(list.as_mut_ptr(), 1, ms) } as isize).map(|n| n > 0)
+    }
 }
 
 impl Kernel for Fd {
@@ -147,10 +154,15 @@ impl Kernel for Fd {
         if self.may_ask() { self.real().events() } else { Events::default() }
     }
 
-    fn wait_readable(&self, ms: u32) {
-        if self.may_ask() {
-            self.real().wait_readable(ms);
+    fn wait_readable(&self, ms: u32) -> Result<(), Errno> {
+        if !self.may_ask() {
+            return Ok(());
         }
+        self.poll_readable(c_int::try_from(ms).unwrap_or(c_int::MAX)).map(|_| ())
+    }
+
+    fn receive_limit_ns(&self) -> Result<Option<u64>, Errno> {
+        if self.may_ask() { self.real().receive_limit_ns() } else { Ok(None) }
     }
 
     #[inline]
@@ -162,16 +174,10 @@ impl Kernel for Fd {
         if !self.may_ask() {
             return Err(Errno::AGAIN);
         }
-        let limit = rustix::net::sockopt::socket_timeout(self.borrow(), rustix::net::sockopt::Timeout::Recv)?;
-        let spent = core::time::Duration::from_nanos(fs_carrier::sys::now_ns().saturating_sub(start_ns));
-        let left = |limit: core::time::Duration| limit.saturating_sub(spent).as_nanos().div_ceil(1_000_000);
-        let ms = limit.map_or(-1, |limit| c_int::try_from(left(limit)).unwrap_or(c_int::MAX));
-        let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
-        // SAFETY: a list of one.
-        match checked(unsafe { real::poll(list.as_mut_ptr(), 1, ms) } as isize)? {
-            0 => Err(Errno::AGAIN),
-            _ => Ok(()),
-        }
+        let spent = fs_carrier::sys::now_ns().saturating_sub(start_ns);
+        let left = |limit: u64| limit.saturating_sub(spent).div_ceil(1_000_000);
+        let ms = self.receive_limit_ns()?.map_or(-1, |limit| c_int::try_from(left(limit)).unwrap_or(c_int::MAX));
+        if self.poll_readable(ms)? { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     fn is_at_mark(&self) -> bool {

@@ -69,6 +69,7 @@ impl<K: Kernel> Pair<K> {
         if into.is_empty() {
             return self.kernel.recv(into, mode);
         }
+        let mut start_ns = mode.continues;
         let mut retries = RETRIES;
         let waits_for_all = mode.peek && mode.all && !mode.dont_wait;
         loop {
@@ -108,7 +109,7 @@ impl<K: Kernel> Pair<K> {
                     if mode.dont_wait {
                         return Err(Errno::AGAIN);
                     }
-                    self.kernel.wait_readable(BEHIND_MS);
+                    self.wait_behind(*start_ns.get_or_insert_with(|| self.kernel.now_ns()), mode)?;
                 }
                 Found::NothingByKernel if mode.dont_wait => {
                     self.set_ring_for_set(&consumer);
@@ -147,6 +148,22 @@ impl<K: Kernel> Pair<K> {
                     result?;
                 }
             }
+        }
+    }
+
+    /// C7 for a receive that began at `start_ns`. It does not wait in recv(2): another thread may take the bytes that are missing.
+    ///
+    /// recv(2) without a time-out goes on after a handler with SA_RESTART, and poll(2) does not say which handler has run. So only a receive
+    /// with a time-out ends, which recv(2) never restarts, and one that has bytes.
+    #[cold]
+    fn wait_behind(&self, start_ns: u64, mode: RecvMode) -> Result<(), Errno> {
+        let limit = self.kernel.receive_limit_ns()?;
+        if limit.is_some_and(|limit| self.kernel.now_ns().saturating_sub(start_ns) >= limit) {
+            return Err(Errno::AGAIN);
+        }
+        match self.kernel.wait_readable(BEHIND_MS) {
+            Err(Errno::INTR) if limit.is_some() || mode.continues.is_some() => Err(Errno::INTR),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
