@@ -5,6 +5,7 @@
 //! C2, because `I` stays above 0 and the ring is not granted any more. That is slower but correct.
 
 use crate::counters::Counters;
+use crate::kept::KeptError;
 use crate::kernel::{Errno, Kernel};
 use crate::layout::{Direction, INLINE, Side};
 use crate::position::Position;
@@ -32,6 +33,7 @@ pub(crate) struct Producer<'a, K> {
     pub(crate) incoming: &'a Direction,
     pub(crate) side: &'a Side,
     pub(crate) kernel: &'a K,
+    pub(crate) kept_error: &'a KeptError,
     pub(crate) pacing: Pacing,
     pub(crate) counters: &'a Counters,
 }
@@ -125,7 +127,10 @@ impl<K: Kernel> Producer<'_, K> {
                         // caller decides.
                         Ok(n) if n < rest.len() => return Ok(done + n),
                         Ok(n) => done += n,
-                        Err(_) if done > 0 => return Ok(done),
+                        Err(error) if done > 0 => {
+                            self.kept_error.keep(error);
+                            return Ok(done);
+                        }
                         Err(error) => return Err(error),
                     }
                 }
@@ -298,6 +303,9 @@ impl<K: Kernel> Producer<'_, K> {
         call: impl FnOnce() -> Result<usize, Errno>,
     ) -> Option<Result<usize, Errno>> {
         let word = &self.direction.line_a.word;
+        if let Some(error) = self.kept_error.take() {
+            return Some(Err(error));
+        }
         if word.grant(seen) {
             return None;
         }

@@ -209,12 +209,10 @@ impl Socket {
         flags & libc::MSG_DONTWAIT == 0 && !self.is_nonblocking()
     }
 
-    /// Stores an error for a receive that already has bytes. The next receive returns it, if it is
+    /// Stores an error for a call that has moved bytes already. The next one returns it, if it is
     /// the connection's.
     pub(crate) fn keep_error(&self, error: Errno) {
-        if !matches!(error, Errno::AGAIN | Errno::INTR | Errno::FAULT) {
-            self.pair.keep_error(error);
-        }
+        self.pair.keep_error(error);
     }
 
     /// Sends bytes as send(2) does.

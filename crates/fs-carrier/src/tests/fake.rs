@@ -24,6 +24,8 @@ struct Queue {
     is_late: bool,
     /// send(2) does not return.
     is_held: bool,
+    /// The next send fails.
+    refusal: Option<Errno>,
     /// Bytes have arrived since the last report of an edge.
     has_edge: bool,
 }
@@ -61,6 +63,7 @@ impl Pipe {
             late: VecDeque::new(),
             is_late: false,
             is_held: false,
+            refusal: None,
             has_edge: false,
         };
         Arc::new(Pipe {
@@ -94,6 +97,12 @@ impl Pipe {
     #[cfg(not(loom))]
     pub(super) fn fail(&self, error: Errno) {
         self.queue.lock().unwrap().error = Some(error);
+    }
+
+    /// Makes the next send fail.
+    #[cfg(not(loom))]
+    pub(super) fn refuse(&self, error: Errno) {
+        self.queue.lock().unwrap().refusal = Some(error);
     }
 
     /// Makes sends wait in send(2), after their bytes were accepted, until this is taken back.
@@ -153,6 +162,9 @@ impl std::fmt::Debug for Fake {
 impl Kernel for Fake {
     fn send(&self, bytes: &[u8], _dont_wait: bool) -> Result<usize, Errno> {
         let mut queue = self.outgoing.queue.lock().unwrap();
+        if let Some(error) = queue.refusal.take() {
+            return Err(error);
+        }
         // Late bytes precede new ones.
         if queue.is_late || !queue.late.is_empty() {
             queue.late.extend(bytes);

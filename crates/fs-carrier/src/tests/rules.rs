@@ -353,6 +353,30 @@ fn p5_ring_carries_only_after_the_kernels_piece_has_arrived() {
 }
 
 #[test]
+fn error_after_sent_bytes_is_kept() {
+    // The ring takes four pieces and is full then, so the kernel has to carry.
+    for next_sends in [true, false] {
+        let world = World::by_ring();
+        world.forth.refuse(Errno::CONNRESET);
+        assert_eq!(world.a.send(&[7; 200], false), Ok(64));
+        if next_sends {
+            assert_eq!(world.a.send(b"x", false), Err(Errno::CONNRESET));
+        } else {
+            assert_eq!(world.a.recv(&mut [0], RecvMode::NOW), Err(Errno::CONNRESET));
+        }
+        assert_eq!(world.a.recv(&mut [0], RecvMode::NOW), Err(Errno::AGAIN));
+    }
+    // These are the call's and not the connection's.
+    for error in [Errno::AGAIN, Errno::INTR, Errno::PIPE] {
+        let world = World::by_ring();
+        world.forth.refuse(error);
+        assert_eq!(world.a.send(&[7; 200], false), Ok(64));
+        assert!(!world.a.has_kept_error());
+        assert_eq!(world.a.recv(&mut [0], RecvMode::NOW), Err(Errno::AGAIN));
+    }
+}
+
+#[test]
 fn c5_request_needs_an_empty_kernel_queue() {
     // Two threads read: one was told of this byte, the other one asks for the ring while its sender has not counted it.
     let world = world();

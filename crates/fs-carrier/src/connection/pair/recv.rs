@@ -243,26 +243,20 @@ impl<K: Kernel> Pair<K> {
         Ok(by_kernel + by_ring)
     }
 
-    /// Stores an error of the kernel for a receive that already has bytes. The next receive returns
-    /// it.
+    /// Stores an error for a call that has moved bytes already, if it is the connection's. The next
+    /// receive, or send by the kernel, returns it.
     pub fn keep_error(&self, error: Errno) {
-        self.kept_error.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
+        self.kept_error.keep(error);
     }
 
     /// Returns whether an error was kept.
     pub fn has_kept_error(&self) -> bool {
-        self.kept_error.load(Ordering::Relaxed) != 0
+        self.kept_error.is_kept()
     }
 
-    /// Takes the error of an earlier receive, which returned the bytes that came before it.
+    /// Takes the error of an earlier call, which returned the bytes that it had moved.
     pub fn kept_error(&self) -> Option<Errno> {
-        match self.kept_error.load(Ordering::Relaxed) {
-            0 => None,
-            error => {
-                self.kept_error.store(0, Ordering::Relaxed);
-                Some(Errno::from_raw_os_error(error.cast_signed()))
-            }
-        }
+        self.kept_error.take()
     }
 
     /// Returns whether the ring carries and nothing is unread.

@@ -178,7 +178,10 @@ unsafe fn send_file_by_ring(
         match socket.send(bytes, false) {
             Ok(more) => sent += more,
             Err(error) if sent == 0 => return Some(Err(error)),
-            Err(_) => break,
+            Err(error) => {
+                socket.keep_error(error);
+                break;
+            }
         }
     }
     if sent == 0 {
