@@ -227,9 +227,6 @@ impl Socket {
         let dont_wait = !self.may_wait(flags);
         let all = flags & libc::MSG_WAITALL != 0;
         let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0, all, continues: None };
-        if into.is_empty() && self.pair.has_ring_bytes() {
-            return Ok(0);
-        }
         if !all || mode.peek {
             return self.pair.recv(into, mode);
         }

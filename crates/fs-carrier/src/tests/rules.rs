@@ -353,6 +353,21 @@ fn p5_ring_carries_only_after_the_kernels_piece_has_arrived() {
 }
 
 #[test]
+fn receive_of_no_bytes_sleeps_counted() {
+    let world = World::by_ring();
+    world.forth.inject(b'!');
+    assert_eq!(world.b.recv(&mut [], RecvMode::WAIT), Ok(0));
+    assert_eq!(world.b.counts().sleeps, 1);
+    assert!(world.b.words()[1].is_kernel_only());
+    assert_eq!(world.receive(), b"!");
+    // It does not sleep over ring bytes.
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"ring", false), Ok(4));
+    assert_eq!(world.b.recv(&mut [], RecvMode::WAIT), Ok(0));
+    assert_eq!(world.receive(), b"ring");
+}
+
+#[test]
 fn error_after_sent_bytes_is_kept() {
     // The ring takes four pieces and is full then, so the kernel has to carry.
     for next_sends in [true, false] {

@@ -49,6 +49,7 @@ static void vector_receive(struct end *e) {
 
 static void flags_send(struct end *e) {
     for (int i = 0; i < 200; i++) { put(e, 20); get(e, 1); put(e, 7); usleep(i % 3 * 100); put(e, 13); get(e, 1); put(e, 50); get(e, 1); }
+    for (int i = 0; i < 6; i++) { rounds(e, 50, 0); meet(e); usleep(2000); put(e, 8); }
     meet(e);
 }
 static void flags_receive(struct end *e) {
@@ -66,6 +67,18 @@ static void flags_receive(struct end *e) {
         for (size_t done = 0; done < 50;) { r = recv(e->fd, 0, 50 - done, MSG_TRUNC); if (r <= 0) FAIL("trunc: %zd", r); e->got += r; done += r; }
         CHECK(recv(e->fd, c, 20, MSG_DONTWAIT) == -1 && errno == EAGAIN);
         put(e, 1);
+    }
+    // A receive of no bytes waits until there are some, and returns 0 after its time-out too; read and readv do not wait.
+    struct timeval t = {30, 0}; struct timespec start, now; CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t) == 0);
+    struct iovec v = {b, 0}; struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    for (int i = 0; i < 6; i++) {
+        rounds(e, 50, 0); meet(e);
+        CHECK(read(e->fd, b, 0) == 0 && readv(e->fd, &v, 1) == 0);
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        CHECK((i % 2 ? recv(e->fd, b, 0, 0) : recvmsg(e->fd, &m, 0)) == 0);
+        clock_gettime(CLOCK_MONOTONIC, &now); CHECK(now.tv_sec - start.tv_sec < 20);
+        CHECK(recv(e->fd, b, 8, MSG_PEEK | MSG_DONTWAIT) > 0 && recvmsg(e->fd, &m, 0) == 0);
+        get(e, 8);
     }
     meet(e);
 }

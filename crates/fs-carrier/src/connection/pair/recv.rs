@@ -67,7 +67,7 @@ impl<K: Kernel> Pair<K> {
     #[inline(never)]
     fn recv_any(&self, into: &mut [u8], mode: RecvMode, mut spin_ns: u32) -> Result<usize, Errno> {
         if into.is_empty() {
-            return self.kernel.recv(into, mode);
+            return self.recv_nothing(mode);
         }
         let mut start_ns = mode.continues;
         let mut retries = RETRIES;
@@ -149,6 +149,22 @@ impl<K: Kernel> Pair<K> {
                 }
             }
         }
+    }
+
+    /// A receive of no bytes returns as soon as there are some, or with the end or the error (C8).
+    #[cold]
+    fn recv_nothing(&self, mode: RecvMode) -> Result<usize, Errno> {
+        if self.has_ring_bytes() {
+            return Ok(0);
+        }
+        if let Some(error) = self.kept_error() {
+            return Err(error);
+        }
+        if mode.dont_wait {
+            return self.kernel.recv(&mut [], mode);
+        }
+        let Some(_asleep) = self.before_sleep() else { return Ok(0) };
+        self.kernel.recv(&mut [], mode)
     }
 
     /// C7 for a receive that began at `start_ns`. It does not wait in recv(2): another thread may take the bytes that are missing.
