@@ -110,7 +110,16 @@ pub trait Kernel: Machine {
     fn events(&self) -> Events;
 
     /// Waits until the socket is readable, at most for `ms` milliseconds.
-    fn wait_readable(&self, ms: u32);
+    ///
+    /// # Errors
+    /// `EINTR` after any signal handler.
+    fn wait_readable(&self, ms: u32) -> Result<(), Errno>;
+
+    /// Returns the receive time-out (SO_RCVTIMEO) in nanoseconds, or nothing without one.
+    ///
+    /// # Errors
+    /// The errors of getsockopt(2).
+    fn receive_limit_ns(&self) -> Result<Option<u64>, Errno>;
 
     /// Returns the application's number for the socket.
     fn descriptor(&self) -> i32;

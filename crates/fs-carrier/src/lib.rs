@@ -28,6 +28,7 @@ mod crowd;
 pub mod exact;
 #[path = "gate_unsafe.rs"]
 pub mod gate;
+mod kept;
 pub mod kernel;
 pub mod layout;
 pub mod lock;

@@ -5,6 +5,7 @@
 //! C2, because `I` stays above 0 and the ring is not granted any more. That is slower but correct.
 
 use crate::counters::Counters;
+use crate::kept::KeptError;
 use crate::kernel::{Errno, Kernel};
 use crate::layout::{Direction, INLINE, Side};
 use crate::position::Position;
@@ -32,6 +33,7 @@ pub(crate) struct Producer<'a, K> {
     pub(crate) incoming: &'a Direction,
     pub(crate) side: &'a Side,
     pub(crate) kernel: &'a K,
+    pub(crate) kept_error: &'a KeptError,
     pub(crate) pacing: Pacing,
     pub(crate) counters: &'a Counters,
 }
@@ -116,7 +118,7 @@ impl<K: Kernel> Producer<'_, K> {
                     waited = false;
                 }
                 Published::Kernel(seen) => {
-                    let Some(result) = self.send_by_kernel(seen, false, || self.kernel.send(rest, dont_wait)) else {
+                    let Some(result) = self.send_by_kernel(seen, is_due, || self.kernel.send(rest, dont_wait)) else {
                         continue;
                     };
                     is_due = false;
@@ -125,7 +127,10 @@ impl<K: Kernel> Producer<'_, K> {
                         // caller decides.
                         Ok(n) if n < rest.len() => return Ok(done + n),
                         Ok(n) => done += n,
-                        Err(_) if done > 0 => return Ok(done),
+                        Err(error) if done > 0 => {
+                            self.kept_error.keep(error);
+                            return Ok(done);
+                        }
                         Err(error) => return Err(error),
                     }
                 }
@@ -289,7 +294,7 @@ impl<K: Kernel> Producer<'_, K> {
     ///
     /// P6, with `may_hold`: the kernel may hold these bytes back until more come (MSG_MORE), and the
     /// next bytes must not come by the ring. So a request is taken back, and the consumer makes no
-    /// other before it has them (C5).
+    /// other before it has them (C5). P5 too.
     #[inline]
     pub(crate) fn send_by_kernel(
         &self,
@@ -298,6 +303,9 @@ impl<K: Kernel> Producer<'_, K> {
         call: impl FnOnce() -> Result<usize, Errno>,
     ) -> Option<Result<usize, Errno>> {
         let word = &self.direction.line_a.word;
+        if let Some(error) = self.kept_error.take() {
+            return Some(Err(error));
+        }
         if word.grant(seen) {
             return None;
         }
@@ -323,7 +331,7 @@ impl<K: Kernel> Producer<'_, K> {
 
     /// P5: returns whether the kernel's turn has come. Anything that stops the connection in the
     /// kernel (a firewall rule, a route, a cgroup's BPF program) stops it here too: the consumer
-    /// takes the ring again only once it has the kernel's bytes (C5).
+    /// takes the ring again only once it has the kernel's bytes (P6, C5).
     #[cold]
     fn is_kernel_due(&self) -> bool {
         // 0 is the beginning, not a time.

@@ -173,6 +173,16 @@ impl Region {
         Ok(file)
     }
 
+    /// Reserves the memory of a region's file. Otherwise each page is accounted for at its first use, and with vm.overcommit_memory 2 a
+    /// process at the limit of committed memory gets SIGBUS there.
+    ///
+    /// # Errors
+    /// Those of fallocate(2): `ENOSPC` without memory.
+    pub fn reserve(file: &OwnedFd, ring: usize) -> Result<(), Errno> {
+        let len = Self::file_len(ring)? as u64;
+        rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len)
+    }
+
     /// Maps a region's file.
     ///
     /// # Errors

@@ -21,6 +21,15 @@ fn promote<'a>(socket: &'a TcpStream, file: &OwnedFd, end: End) -> Pair<Socket<&
 }
 
 #[test]
+fn reserved_region_has_all_pages() {
+    let blocks = |file: &OwnedFd| rustix::fs::fstat(file).expect("its size").st_blocks as u64 * 512;
+    let file = Region::create("test", RING).expect("memfd");
+    assert!(blocks(&file) < 4096 + 2 * RING as u64);
+    Region::reserve(&file, RING).expect("memory");
+    assert_eq!(blocks(&file), 4096 + 2 * RING as u64);
+}
+
+#[test]
 fn first_end_uses_the_kernel_until_the_other_joins() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut a = TcpStream::connect(listener.local_addr().expect("its address")).expect("connect");

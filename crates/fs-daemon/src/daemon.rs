@@ -222,6 +222,19 @@ mod tests {
         std::fs::remove_dir_all(folder).unwrap();
     }
 
+    /// A cleaner has removed the socket of a daemon that runs.
+    #[test]
+    fn first_daemon_leaves_its_successors_socket() {
+        let folder = folder("successor");
+        let control = folder.join("control.sock");
+        let first = Daemon::bind(&control, &Config::default()).unwrap();
+        std::fs::remove_file(&control).unwrap();
+        let _second = Daemon::bind(&control, &Config::default()).unwrap();
+        drop(first);
+        assert!(Service::answers(&control));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
     #[test]
     fn file_of_another_kind_is_kept() {
         let folder = folder("kept");

@@ -19,6 +19,10 @@ fn changes() -> Rules {
     Rules { bytes: [2, 1], changes: true, ..Rules::default() }
 }
 
+fn two_senders() -> Rules {
+    Rules { bytes: [2, 1], edge: true, second: true, ..Rules::default() }
+}
+
 fn finds(name: &str, rules: Rules) {
     let found = explore_until_wrong(&rules);
     assert!(!found.wrong.is_empty(), "{name}: nothing wrong in {} states", found.states);
@@ -41,6 +45,11 @@ fn holds_level_triggered() {
 #[test]
 fn holds_edge_triggered() {
     holds(edge());
+}
+
+#[test]
+fn holds_for_two_senders() {
+    holds(two_senders());
 }
 
 #[test]
@@ -112,6 +121,11 @@ fn kernel_carries_what_follows_reported_bytes() {
 #[test]
 fn short_count_means_that_nothing_is_left() {
     finds("one carrier's bytes in a receive", Rules { short_count: true, ..edge() });
+}
+
+#[test]
+fn bytes_that_are_not_counted_are_asked_for() {
+    finds("counted bytes only", Rules { rest_unasked: true, ..two_senders() });
 }
 
 #[test]

@@ -187,16 +187,22 @@ impl Client {
             (Some(Answer::Matched { number, end, ring }), Some(file)) => match Region::map(file.owned(), ring) {
                 Ok(region) => Offered::Matched { number, region, end },
                 // No address space (RLIMIT_AS), or the file is no region.
-                Err(_) => Offered::Refused { number, reason: Reason::Failed },
+                Err(_) => self.give_back(number),
             },
             // The process has no descriptor for the file.
-            (Some(Answer::Matched { number, .. }), None) => Offered::Refused { number, reason: Reason::Failed },
+            (Some(Answer::Matched { number, .. }), None) => self.give_back(number),
             (Some(Answer::Refused { number, reason }), None) => Offered::Refused { number, reason },
             _ => return Some(section.lose()),
         };
         let unanswered = self.unanswered.load(Ordering::Relaxed);
         self.unanswered.store(unanswered.saturating_sub(1), Ordering::Relaxed);
         Some(answered)
+    }
+
+    /// Handles a match whose region this process cannot take. Without the message, the service would keep the pair until the process ends.
+    fn give_back(&self, number: Number) -> Offered {
+        self.forget(number);
+        Offered::Refused { number, reason: Reason::Failed }
     }
 
     /// Tells the service that the socket of this offer is about to be closed, or that its pair has
@@ -221,6 +227,9 @@ impl Client {
     /// Must be called in a child of fork(2). Closes the inherited descriptor, so that the service
     /// notices the parent's exit.
     pub fn after_fork(&self) {
+        // In a new pid namespace (CLONE_NEWPID), the child may have the number of its parent.
+        self.owner.store(0, Ordering::Relaxed);
+        self.lock.store(0, Ordering::SeqCst);
         // The parent sends its own numbers.
         for place in &self.untold {
             place.store(0, Ordering::Relaxed);

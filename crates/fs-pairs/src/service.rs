@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,9 @@ const BACKLOG: i32 = 1024;
 const MESSAGES_PER_TURN: usize = 16;
 /// Maximum number of events of one turn.
 const EVENTS: usize = 64;
+
+/// How the kernel accounts for memory that is not used yet (Documentation/mm/overcommit-accounting.rst).
+const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
@@ -82,9 +85,13 @@ pub struct Service {
     epoll: OwnedFd,
     shared: Arc<Shared>,
     path: PathBuf,
+    /// The socket's file at `path`.
+    file: Option<FileId>,
     clients: HashMap<u64, Client>,
     users: Users,
     has_warned: bool,
+    /// Regions get all of their memory at once.
+    reserves: bool,
     broker: Option<Broker>,
     next_client: u64,
     registry: Registry,
@@ -114,9 +121,11 @@ impl Service {
             epoll,
             shared: Arc::new(Shared { wake, stops: AtomicBool::new(false) }),
             path: path.to_owned(),
+            file: file_at(path),
             clients: HashMap::new(),
             users: Users::default(),
             has_warned: false,
+            reserves: is_memory_strict(OVERCOMMIT),
             broker: None,
             next_client: FIRST_CLIENT,
             registry: Registry::new(limits),
@@ -304,9 +313,17 @@ impl Service {
         let _sent = self.send(client, &counters::record(&counters));
     }
 
+    fn region(&self) -> Result<OwnedFd, Errno> {
+        let file = Region::create("fastsock-pair", RING)?;
+        if self.reserves {
+            Region::reserve(&file, RING)?;
+        }
+        Ok(file)
+    }
+
     /// Makes the region of a pair and sends it to both ends.
     fn connect(&mut self, ends: [Key; 2]) {
-        let file = match Region::create("fastsock-pair", RING) {
+        let file = match self.region() {
             Ok(file) => Arc::new(file),
             Err(error) => {
                 // Logged once. `fastsock ss` shows the rest.
@@ -410,9 +427,23 @@ impl core::fmt::Debug for Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // The file may be removed already.
-        let _removed = std::fs::remove_file(&self.path);
+        // It may be removed already, and another service's socket may be there.
+        if self.file.is_some() && file_at(&self.path) == self.file {
+            let _removed = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Returns true if memory may be missing at its first use: the limit of committed memory is strict.
+fn is_memory_strict(mode: impl AsRef<Path>) -> bool {
+    std::fs::read(mode).is_ok_and(|mode| mode.trim_ascii() == b"2")
+}
+
+/// A file's device and inode.
+type FileId = (u64, u64);
+
+fn file_at(path: &Path) -> Option<FileId> {
+    std::fs::symlink_metadata(path).ok().map(|at| (at.dev(), at.ino()))
 }
 
 /// Listens at `path`. Replaces a socket file at which no service accepts connections.
@@ -434,4 +465,27 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str) -> (Service, PathBuf) {
+        let path = std::env::temp_dir().join(format!("fs-pairs-service-{name}-{}", std::process::id()));
+        (Service::bind(&path).unwrap(), path)
+    }
+
+    #[test]
+    fn regions_are_reserved_if_committed_memory_has_a_limit() {
+        let (mut service, path) = service("reserved");
+        for (mode, is_strict) in [("0\n", false), ("1\n", false), ("2\n", true)] {
+            let file = path.with_extension("mode");
+            std::fs::write(&file, mode).unwrap();
+            service.reserves = is_memory_strict(&file);
+            std::fs::remove_file(&file).unwrap();
+            let about = rustix::fs::fstat(service.region().unwrap()).unwrap();
+            assert_eq!(about.st_blocks * 512 >= about.st_size, is_strict, "{mode}");
+        }
+    }
 }

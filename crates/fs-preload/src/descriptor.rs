@@ -10,6 +10,7 @@ use crate::promotion;
 use crate::set::{self, Polled};
 use crate::slot::{Kind, Slot, Visit};
 use crate::socket::Socket;
+use crate::sys::heap;
 use crate::sys::kernel::Fd;
 use crate::sys::start;
 use crate::table;
@@ -92,7 +93,7 @@ pub(crate) fn at_birth(fd: RawFd) {
 
 /// Handles a new epoll set.
 pub(crate) fn begin_set(fd: RawFd) {
-    if !promotion::concerns_sets() {
+    if !promotion::concerns_sets() || !heap::has_spare() {
         return;
     }
     let Some(slot) = table::make_slot(fd) else { return };

@@ -21,6 +21,7 @@ use crate::slot::{Kind, Registered, Slot, Visit};
 use crate::socket::Socket;
 use crate::sys::errno::keeping_errno;
 use crate::sys::guarded::{Guarded, without_signals};
+use crate::sys::heap;
 use crate::sys::kernel::Fd;
 use crate::table;
 use crate::{confined, process, report};
@@ -78,6 +79,7 @@ impl Promotions {
             self.drop_stale();
             return self.offers.iter().position(is_free);
         }
+        self.offers.try_reserve(1).ok()?;
         self.offers.push(None);
         Some(self.offers.len() - 1)
     }
@@ -344,7 +346,8 @@ fn complete(fd: RawFd, slot: &'static Slot, visit: Visit) -> bool {
         }
         let offer = state.offers[i].take()?;
         let (region, end) = offer.answer?;
-        let place = state.side().and_then(|side| build(fd, slot, region, end, side, offer.number));
+        let side = if heap::has_spare() { state.side() } else { None };
+        let place = side.and_then(|side| build(fd, slot, region, end, side, offer.number));
         let is_promoted = finish(fd, slot, visit, place);
         if !is_promoted {
             client.forget(offer.number);

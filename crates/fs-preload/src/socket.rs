@@ -209,12 +209,10 @@ impl Socket {
         flags & libc::MSG_DONTWAIT == 0 && !self.is_nonblocking()
     }
 
-    /// Stores an error for a receive that already has bytes. The next receive returns it, if it is
+    /// Stores an error for a call that has moved bytes already. The next one returns it, if it is
     /// the connection's.
     pub(crate) fn keep_error(&self, error: Errno) {
-        if !matches!(error, Errno::AGAIN | Errno::INTR | Errno::FAULT) {
-            self.pair.keep_error(error);
-        }
+        self.pair.keep_error(error);
     }
 
     /// Sends bytes as send(2) does.
@@ -229,9 +227,6 @@ impl Socket {
         let dont_wait = !self.may_wait(flags);
         let all = flags & libc::MSG_WAITALL != 0;
         let mode = RecvMode { dont_wait, peek: flags & libc::MSG_PEEK != 0, all, continues: None };
-        if into.is_empty() && self.pair.has_ring_bytes() {
-            return Ok(0);
-        }
         if !all || mode.peek {
             return self.pair.recv(into, mode);
         }

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsiz
 
 use crate::counters::Counters;
 use crate::gate::Gate;
+use crate::kept::KeptError;
 use crate::kernel::Kernel;
 use crate::merged::Merged;
 use crate::position::Position;
@@ -35,8 +36,7 @@ pub struct Pair<K: Kernel> {
     /// The kernel has reported the socket readable (C9).
     is_reported: sync::AtomicU32,
     asked_ns: sync::AtomicU64,
-    /// An error that the kernel gave to a receive that had bytes already; changed under the receive lock.
-    kept_error: sync::AtomicU32,
+    kept_error: KeptError,
     /// The epoll set that contains the socket.
     membership: Gate<Weak<Member<K>>>,
     counters: Counters,

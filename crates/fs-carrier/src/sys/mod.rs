@@ -66,16 +66,21 @@ impl<F: AsFd> Kernel for Socket<F> {
         }
     }
 
-    fn wait_readable(&self, ms: u32) {
+    fn wait_readable(&self, ms: u32) -> Result<(), Errno> {
         let time = Timespec { tv_sec: 0, tv_nsec: i64::from(ms) * 1_000_000 };
-        // EINTR: the caller looks again.
-        let _ready = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time));
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time)).map(|_| ())
+    }
+
+    fn receive_limit_ns(&self) -> Result<Option<u64>, Errno> {
+        let limit = rustix::net::sockopt::socket_timeout(&self.0, rustix::net::sockopt::Timeout::Recv)?;
+        Ok(limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     fn wait_for_more(&self, start_ns: u64) -> Result<(), Errno> {
-        let limit = rustix::net::sockopt::socket_timeout(&self.0, rustix::net::sockopt::Timeout::Recv)?;
-        let spent = core::time::Duration::from_nanos(self.now_ns().saturating_sub(start_ns));
-        let time = limit.and_then(|limit| Timespec::try_from(limit.saturating_sub(spent)).ok());
+        let spent = self.now_ns().saturating_sub(start_ns);
+        let time = self
+            .receive_limit_ns()?
+            .and_then(|limit| Timespec::try_from(core::time::Duration::from_nanos(limit.saturating_sub(spent))).ok());
         match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], time.as_ref())? {
             0 => Err(Errno::AGAIN),
             _ => Ok(()),

@@ -22,6 +22,10 @@ struct Queue {
     /// or the window is full.
     late: VecDeque<u8>,
     is_late: bool,
+    /// send(2) does not return.
+    is_held: bool,
+    /// The next send fails.
+    refusal: Option<Errno>,
     /// Bytes have arrived since the last report of an edge.
     has_edge: bool,
 }
@@ -42,6 +46,10 @@ pub(super) struct Pipe {
     readable: Condvar,
     /// The clock of the end that reads.
     pub(super) now_ns: std::sync::atomic::AtomicU64,
+    /// SO_RCVTIMEO of that end, or 0.
+    pub(super) limit_ns: std::sync::atomic::AtomicU64,
+    /// A signal handler ends the next wait of that end.
+    pub(super) has_signal: std::sync::atomic::AtomicBool,
 }
 
 impl Pipe {
@@ -54,12 +62,16 @@ impl Pipe {
             error: None,
             late: VecDeque::new(),
             is_late: false,
+            is_held: false,
+            refusal: None,
             has_edge: false,
         };
         Arc::new(Pipe {
             queue: Mutex::new(queue),
             readable: Condvar::new(),
             now_ns: std::sync::atomic::AtomicU64::new(0),
+            limit_ns: std::sync::atomic::AtomicU64::new(0),
+            has_signal: std::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -85,6 +97,19 @@ impl Pipe {
     #[cfg(not(loom))]
     pub(super) fn fail(&self, error: Errno) {
         self.queue.lock().unwrap().error = Some(error);
+    }
+
+    /// Makes the next send fail.
+    #[cfg(not(loom))]
+    pub(super) fn refuse(&self, error: Errno) {
+        self.queue.lock().unwrap().refusal = Some(error);
+    }
+
+    /// Makes sends wait in send(2), after their bytes were accepted, until this is taken back.
+    #[cfg(not(loom))]
+    pub(super) fn set_held(&self, is_held: bool) {
+        self.queue.lock().unwrap().is_held = is_held;
+        self.readable.notify_all();
     }
 
     /// A read or a write that does not go through the library.
@@ -137,11 +162,17 @@ impl std::fmt::Debug for Fake {
 impl Kernel for Fake {
     fn send(&self, bytes: &[u8], _dont_wait: bool) -> Result<usize, Errno> {
         let mut queue = self.outgoing.queue.lock().unwrap();
+        if let Some(error) = queue.refusal.take() {
+            return Err(error);
+        }
         // Late bytes precede new ones.
         if queue.is_late || !queue.late.is_empty() {
             queue.late.extend(bytes);
         } else {
             queue.arrive(bytes.iter().copied());
+        }
+        while queue.is_held {
+            queue = self.outgoing.readable.wait(queue).unwrap();
         }
         drop(queue);
         self.outgoing.readable.notify_all();
@@ -197,8 +228,18 @@ impl Kernel for Fake {
         Events { has_room: true, ..Events::default() }
     }
 
-    fn wait_readable(&self, _ms: u32) {
+    fn receive_limit_ns(&self) -> Result<Option<u64>, Errno> {
+        let limit = self.incoming.limit_ns.load(std::sync::atomic::Ordering::Relaxed);
+        Ok((limit != 0).then_some(limit))
+    }
+
+    fn wait_readable(&self, ms: u32) -> Result<(), Errno> {
+        let now = self.incoming.now_ns.fetch_add(u64::from(ms) * 1_000_000, std::sync::atomic::Ordering::Relaxed);
+        let limit = self.incoming.limit_ns.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(limit == 0 || now <= limit, "one call waits on after its time-out");
         thread::yield_now();
+        let has_signal = self.incoming.has_signal.swap(false, std::sync::atomic::Ordering::Relaxed);
+        if has_signal { Err(Errno::INTR) } else { Ok(()) }
     }
 }
 

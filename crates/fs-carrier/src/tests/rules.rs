@@ -167,6 +167,18 @@ fn c7_a_receive_that_waits_looks_again() {
 }
 
 #[test]
+fn c7_a_receive_that_waits_has_a_time_out() {
+    let world = behind();
+    world.forth.limit_ns.store(5_000_000, Ordering::Relaxed);
+    assert_eq!(world.b.recv(&mut [0; 9], RecvMode::WAIT), Err(Errno::AGAIN));
+    assert_eq!(world.forth.now_ns.load(Ordering::Relaxed) / 1_000_000, 5);
+    // As recv(2) with a time-out, a handler with SA_RESTART ends it too.
+    world.forth.now_ns.store(0, Ordering::Relaxed);
+    world.forth.has_signal.store(true, Ordering::Relaxed);
+    assert_eq!(world.b.recv(&mut [0; 9], RecvMode::WAIT), Err(Errno::INTR));
+}
+
+#[test]
 fn c7_an_end_instead_makes_it_the_rings_turn() {
     let world = behind();
     world.forth.end();
@@ -208,6 +220,25 @@ fn c9_a_report_makes_the_next_vain_receive_ask_the_kernel() {
     world.forth.inject(b'!');
     assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Ok(1));
     assert!(world.b.words()[1].kernel_carries());
+}
+
+#[test]
+fn c9_a_receive_that_has_bytes_asks_the_kernel_for_the_rest() {
+    // Two threads send: the bytes of one are counted, those of the other have arrived only. One edge reported all of them.
+    let world = world();
+    let direction = world.b.consumer().direction;
+    let word = &direction.line_a.word;
+    for _ in 0..2 {
+        assert_eq!(word.begin_kernel_send(word.load()), crate::word::KernelSend::Counted);
+    }
+    assert!(world.b.consumer().set_ring() && word.load().is_requested());
+    (0..150).for_each(|byte| world.forth.inject(byte));
+    direction.line_b.sent.store(100, Ordering::Release);
+    word.end_kernel_send();
+    world.b.report_readable();
+    let mut piece = [0; 200];
+    assert_eq!(world.b.recv(&mut piece, RecvMode::NOW), Ok(150));
+    assert!(piece[..150].iter().copied().eq(0..150));
 }
 
 #[test]
@@ -282,6 +313,81 @@ fn p6_what_the_kernel_may_hold_back_keeps_the_kernel() {
         assert_eq!(world.a.send(b" and body", false), Ok(9));
         assert_eq!(world.receive(), b"head and body");
         assert!(world.b.consumer().set_ring());
+    }
+}
+
+#[test]
+fn p5_ring_carries_only_after_the_kernels_piece_has_arrived() {
+    const SENDS: u64 = 64;
+    let world = World::by_ring();
+    let exchange = |n: u64| {
+        for _ in 0..n {
+            assert_eq!(world.a.send(b"x", false), Ok(1));
+            assert_eq!(world.b.recv(&mut [0], RecvMode::NOW), Ok(1));
+        }
+    };
+    world.back.now_ns.store(1, Ordering::Relaxed);
+    exchange(2 * SENDS - 1);
+    assert_eq!(world.a.counts().kernel_sends, 0);
+    world.back.now_ns.store(2_000_000_000, Ordering::Relaxed);
+    // The receiver asks for the ring while the piece is in send(2). A rule drops the piece.
+    world.forth.set_late(true);
+    world.forth.set_held(true);
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| world.a.send(b"piece", false));
+        while world.b.words()[1].in_flight() == 0 {
+            std::thread::yield_now();
+        }
+        assert!(world.b.consumer().set_ring());
+        world.forth.set_held(false);
+        assert_eq!(sender.join().unwrap(), Ok(5));
+    });
+    assert_eq!(world.a.counts().kernel_sends, 1);
+    assert!(world.b.words()[1].is_kernel_only(), "{:?}", world.b.words()[1]);
+    assert!(!world.b.consumer().set_ring(), "the piece was not received");
+    assert_eq!(world.a.send(b"next", false), Ok(4));
+    assert_eq!(world.b.recv(&mut [0; 9], RecvMode::NOW), Err(Errno::AGAIN));
+    world.forth.deliver(9);
+    assert_eq!(world.receive(), b"piecenext");
+    assert!(world.b.consumer().set_ring());
+}
+
+#[test]
+fn receive_of_no_bytes_sleeps_counted() {
+    let world = World::by_ring();
+    world.forth.inject(b'!');
+    assert_eq!(world.b.recv(&mut [], RecvMode::WAIT), Ok(0));
+    assert_eq!(world.b.counts().sleeps, 1);
+    assert!(world.b.words()[1].is_kernel_only());
+    assert_eq!(world.receive(), b"!");
+    // It does not sleep over ring bytes.
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"ring", false), Ok(4));
+    assert_eq!(world.b.recv(&mut [], RecvMode::WAIT), Ok(0));
+    assert_eq!(world.receive(), b"ring");
+}
+
+#[test]
+fn error_after_sent_bytes_is_kept() {
+    // The ring takes four pieces and is full then, so the kernel has to carry.
+    for next_sends in [true, false] {
+        let world = World::by_ring();
+        world.forth.refuse(Errno::CONNRESET);
+        assert_eq!(world.a.send(&[7; 200], false), Ok(64));
+        if next_sends {
+            assert_eq!(world.a.send(b"x", false), Err(Errno::CONNRESET));
+        } else {
+            assert_eq!(world.a.recv(&mut [0], RecvMode::NOW), Err(Errno::CONNRESET));
+        }
+        assert_eq!(world.a.recv(&mut [0], RecvMode::NOW), Err(Errno::AGAIN));
+    }
+    // These are the call's and not the connection's.
+    for error in [Errno::AGAIN, Errno::INTR, Errno::PIPE] {
+        let world = World::by_ring();
+        world.forth.refuse(error);
+        assert_eq!(world.a.send(&[7; 200], false), Ok(64));
+        assert!(!world.a.has_kept_error());
+        assert_eq!(world.a.recv(&mut [0], RecvMode::NOW), Err(Errno::AGAIN));
     }
 }
 

@@ -251,7 +251,7 @@ impl Side {
             if random.one_in(30) {
                 // Sleeps on the socket while another thread receives.
                 if let Some(asleep) = self.pair.before_sleep() {
-                    self.pair.kernel().wait_readable(1);
+                    let _interrupted = self.pair.kernel().wait_readable(1);
                     drop(asleep);
                 }
             }

@@ -10,7 +10,7 @@ mod waiter;
 
 use crate::Model;
 pub use rules::Rules;
-use socket::{Sender, Socket};
+use socket::{Second, Sender, Socket};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Waiter {
@@ -119,13 +119,12 @@ impl Rules {
         match socket.sender {
             Sender::Idle if socket.sent == self.bytes[i] => {}
             Sender::Idle if socket.kernel => step(steps, now, "sender: counts its send", true, |s| {
-                s.sockets[i].flight = true;
+                s.sockets[i].flights += 1;
                 s.sockets[i].sender = Sender::Send;
             }),
             Sender::Idle => {
                 if !full {
                     step(steps, now, "sender: writes the ring", true, |s| {
-                        s.sockets[i].ring = socket.sent;
                         s.sockets[i].sender = Sender::Publish;
                     });
                 }
@@ -137,6 +136,7 @@ impl Rules {
             Sender::Publish => step(steps, now, "sender: publishes", true, |s| {
                 let socket = &mut s.sockets[i];
                 if !socket.kernel {
+                    socket.ring = socket.arrived;
                     socket.tail += 1;
                     socket.sent += 1;
                     socket.arrived += 1;
@@ -153,14 +153,8 @@ impl Rules {
                 for is_late in [false, true] {
                     let name = if is_late { "sender: send(2), and the byte is late" } else { "sender: send(2)" };
                     step(steps, now, name, !is_late, |s| {
-                        let socket = &mut s.sockets[i];
-                        if is_late {
-                            socket.late = Some(socket.sent);
-                        } else {
-                            socket.arrive(socket.sent);
-                        }
-                        socket.arrived += 1;
-                        socket.sender = Sender::Count;
+                        s.sockets[i].send(is_late);
+                        s.sockets[i].sender = Sender::Count;
                     });
                 }
             }
@@ -169,16 +163,33 @@ impl Rules {
                 for takes_back in [false, true].into_iter().take(1 + usize::from(self.may_hold)) {
                     let name = if takes_back { "sender: K += 1, Q = 0, I - 1" } else { "sender: K += 1, I - 1" };
                     step(steps, now, name, !takes_back, |s| {
-                        let socket = &mut s.sockets[i];
-                        socket.count += 1;
-                        socket.sent += 1;
-                        socket.flight = false;
-                        socket.kernel = takes_back || !socket.requested;
-                        socket.requested = false;
-                        socket.sender = Sender::Idle;
+                        s.sockets[i].count(takes_back);
+                        s.sockets[i].sent += 1;
+                        s.sockets[i].sender = Sender::Idle;
                     });
                 }
             }
+        }
+    }
+
+    /// The second thread that sends on the first connection.
+    fn sends_second(&self, now: &State, steps: &mut Steps) {
+        let socket = now.sockets[0];
+        let next = |s: &mut State, second| s.sockets[0].second = second;
+        match socket.second {
+            Second::Idle if self.second && socket.kernel => step(steps, now, "second: counts its send", false, |s| {
+                s.sockets[0].flights += 1;
+                next(s, Second::Send);
+            }),
+            Second::Send if socket.late.is_none() => step(steps, now, "second: send(2)", true, |s| {
+                s.sockets[0].send(false);
+                next(s, Second::Count);
+            }),
+            Second::Count => step(steps, now, "second: K += 1, I - 1", true, |s| {
+                s.sockets[0].count(false);
+                next(s, Second::Done);
+            }),
+            Second::Idle | Second::Send | Second::Done => {}
         }
     }
 
@@ -189,7 +200,7 @@ impl Rules {
             change(s);
             s.waiter = Waiter::Read(i as u8);
         });
-        if self.edge && now.sockets[i].arrived < self.bytes[i] {
+        if self.edge && now.sockets[i].arrived_of_first() < self.bytes[i] {
             step(steps, now, "waiter: ignores an event", false, |s| {
                 change(s);
                 s.waiter = Waiter::Scan;
@@ -336,6 +347,7 @@ impl Model for Rules {
             for i in 0..2 {
                 self.sends(now, i, &mut steps);
             }
+            self.sends_second(now, &mut steps);
             self.waits(now, &mut steps);
             self.others(now, &mut steps);
         }
@@ -359,7 +371,7 @@ impl Model for Rules {
 
     fn at_rest(&self, now: &State) -> Result<(), &'static str> {
         let all_sent = (0..2).all(|i| now.sockets[i].sent == self.bytes[i] && now.sockets[i].sender == Sender::Idle);
-        let all_read = (0..2).all(|i| now.sockets[i].got == self.bytes[i]);
+        let all_read = now.sockets.iter().all(|socket| socket.got == socket.arrived);
         match (now.wrong, all_sent, all_read) {
             (Some(_), ..) | (None, true, true) => Ok(()),
             (None, false, _) => Err("a sender waits for ever"),

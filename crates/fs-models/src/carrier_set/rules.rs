@@ -34,12 +34,17 @@ pub struct Rules {
     pub may_hold: bool,
     /// C5: M is requested with kernel bytes unread whose sender has yet to count them.
     pub request_over_bytes: bool,
+    /// A second thread sends a byte on the first connection while the kernel carries.
+    pub second: bool,
     /// C9: a receive that finds no bytes does not call the kernel, although the kernel has reported
     /// the socket.
     pub no_c9: bool,
     /// Edge-triggered: a receive returns the bytes of one carrier, and the reader treats the short
     /// count as an empty socket.
     pub short_count: bool,
+    /// C9: a receive that has bytes does not call the kernel for those that their sender has yet to
+    /// count.
+    pub rest_unasked: bool,
     /// E6: a change is deferred although a thread sleeps in the set.
     pub defer_over_sleeper: bool,
     /// E6: deferred changes are not applied before a sleep.

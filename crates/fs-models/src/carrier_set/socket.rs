@@ -11,6 +11,14 @@ pub(super) enum Sender {
     Count,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Second {
+    Idle,
+    Send,
+    Count,
+    Done,
+}
+
 /// A connection; its ring holds one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Socket {
@@ -18,7 +26,7 @@ pub(super) struct Socket {
     pub(super) head: u8,
     pub(super) kernel: bool,
     pub(super) requested: bool,
-    pub(super) flight: bool,
+    pub(super) flights: u8,
     pub(super) count: u8,
     pub(super) boundary: u8,
     pub(super) received: u8,
@@ -35,6 +43,8 @@ pub(super) struct Socket {
     pub(super) asks: bool,
     pub(super) sender: Sender,
     pub(super) sent: u8,
+    /// The thread that sends one byte by the kernel.
+    pub(super) second: Second,
     pub(super) lock: u8,
     pub(super) is_member: bool,
     /// The application has registered EPOLLIN.
@@ -55,7 +65,7 @@ impl Socket {
             head: 0,
             kernel: true,
             requested: false,
-            flight: false,
+            flights: 0,
             count: 0,
             boundary: 0,
             received: 0,
@@ -68,6 +78,7 @@ impl Socket {
             asks: false,
             sender: Sender::Idle,
             sent: 0,
+            second: Second::Idle,
             lock: 0,
             is_member,
             is_wanted: true,
@@ -94,6 +105,32 @@ impl Socket {
         self.queue[usize::from(self.queued)] = byte;
         self.queued += 1;
         self.edge = true;
+    }
+
+    /// send(2) takes the next byte.
+    pub(super) fn send(&mut self, is_late: bool) {
+        if is_late {
+            self.late = Some(self.arrived);
+        } else {
+            self.arrive(self.arrived);
+        }
+        self.arrived += 1;
+    }
+
+    /// P2: a send in flight has returned. P6: it takes a request back.
+    pub(super) fn count(&mut self, takes_back: bool) {
+        self.count += 1;
+        self.flights -= 1;
+        self.requested &= !takes_back;
+        if self.requested && self.flights == 0 {
+            self.requested = false;
+            self.kernel = false;
+        }
+    }
+
+    /// Returns the first sender's bytes that are sent.
+    pub(super) fn arrived_of_first(&self) -> u8 {
+        self.arrived - u8::from(matches!(self.second, Second::Count | Second::Done))
     }
 
     /// C1 to C3: takes a byte. Returns whether it did, and whether the other carrier may have more.
@@ -123,14 +160,14 @@ impl Socket {
 
     /// Returns true if this socket allows C5.
     pub(super) fn may_clear(&self, rules: &Rules) -> bool {
-        let is_drained = !self.flight || self.queued == 0 || rules.request_over_bytes;
+        let is_drained = self.flights == 0 || self.queued == 0 || rules.request_over_bytes;
         self.kernel && !self.requested && self.tail == self.head && self.received >= self.count && is_drained
     }
 
     pub(super) fn clear(&mut self, rules: &Rules) {
         if self.may_clear(rules) {
-            self.kernel = self.flight;
-            self.requested = self.flight;
+            self.kernel = self.flights > 0;
+            self.requested = self.flights > 0;
             self.is_hot = self.is_member;
             self.reported = self.tail;
         }

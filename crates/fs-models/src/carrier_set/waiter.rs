@@ -109,6 +109,12 @@ impl Rules {
                 }
                 while self.edge && took && (more || !self.short_count) {
                     (took, more) = s.take(i);
+                    let socket = &mut s.sockets[usize::from(i)];
+                    if !took && socket.queued > 0 && socket.tail == socket.head && !self.rest_unasked {
+                        socket.kernel = true;
+                        socket.requested = false;
+                        (took, more) = s.take(i);
+                    }
                 }
                 s.waiter = Waiter::Clear(i);
             }),

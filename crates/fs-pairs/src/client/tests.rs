@@ -37,6 +37,44 @@ fn forgets_while_another_thread_has_the_lock() {
     assert_eq!(told(&service), None);
 }
 
+/// Sends an answer, with or without a file.
+fn answer(service: &std::os::fd::OwnedFd, answer: Answer, file: Option<BorrowedFd<'_>>) {
+    let bytes = answer.encode();
+    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<_> = file.into_iter().collect();
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    rustix::net::sendmsg(service, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
+}
+
+/// A process at its descriptor limit gets no file. One at the limit of its address space cannot map it.
+#[test]
+fn forgets_a_pair_whose_region_it_cannot_take() {
+    let (client, service) = connected();
+    for file in [None, Some(service.as_fd())] {
+        answer(&service, Answer::Matched { number: Number(7), end: End::A, ring: 4096 }, file);
+        let answered = client.answer();
+        assert!(
+            matches!(answered, Some(Offered::Refused { number: Number(7), reason: Reason::Failed })),
+            "{answered:?}"
+        );
+        assert_eq!(told(&service), Some(Request::Forget(Number(7))));
+    }
+}
+
+/// A child of clone(2) with CLONE_NEWPID may have its parent's number.
+#[test]
+fn child_with_its_parents_number_does_not_use_the_connection() {
+    let (client, _service) = connected();
+    // A thread of the parent is in a call at the fork(2).
+    core::mem::forget(client.enter().unwrap());
+    client.after_fork();
+    assert_eq!(client.descriptor(), None);
+    assert!(client.enter().is_some());
+}
+
 #[test]
 fn forgets_when_the_service_has_room_again() {
     let (client, service) = connected();

@@ -31,12 +31,35 @@ static LOCK: AtomicBool = AtomicBool::new(false);
 static FREE: [AtomicPtr<u8>; CLASSES] = [const { AtomicPtr::new(ptr::null_mut()) }; CLASSES];
 static NEXT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static LEFT: AtomicUsize = AtomicUsize::new(0);
+/// A piece for requests that the kernel refuses. An allocation that fails would end the program.
+static SPARE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 /// Maps memory of zeros, or nothing.
 pub(crate) fn map_zeros(bytes: usize) -> Option<*mut u8> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping at a place of the kernel's choice.
     unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, prot, flags) }.ok().map(<*mut _>::cast)
+}
+
+/// Returns true if memory for a promotion or a new set is there, at the program's limit of address space too (RLIMIT_AS,
+/// vm.overcommit_memory 2). Without it, the kernel has to carry.
+pub(crate) fn has_spare() -> bool {
+    if !SPARE.load(Ordering::Relaxed).is_null() {
+        return true;
+    }
+    let Some(piece) = map_zeros(PIECE) else { return false };
+    if SPARE.compare_exchange(ptr::null_mut(), piece, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        unmap(piece, PIECE);
+    }
+    true
+}
+
+/// Maps memory of zeros, or takes the spare piece.
+fn map_or_spare(bytes: usize) -> Option<*mut u8> {
+    map_zeros(bytes).or_else(|| {
+        let fits = bytes <= PIECE;
+        fits.then(|| SPARE.swap(ptr::null_mut(), Ordering::AcqRel)).filter(|spare| !spare.is_null())
+    })
 }
 
 /// Unmaps memory that [`map_zeros`] returned, and that no other thread has seen.
@@ -108,7 +131,7 @@ fn take(class: usize, size: usize) -> *mut u8 {
     let next = NEXT.load(Ordering::Relaxed);
     let skip = next.align_offset(size);
     if next.is_null() || LEFT.load(Ordering::Relaxed) < skip.saturating_add(size) {
-        let Some(piece) = map_zeros(PIECE) else { return ptr::null_mut() };
+        let Some(piece) = map_or_spare(PIECE) else { return ptr::null_mut() };
         NEXT.store(piece, Ordering::Relaxed);
         LEFT.store(PIECE, Ordering::Relaxed);
     }
@@ -129,7 +152,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (class, size) = class(layout);
         if size >= OWN_MAPPING {
-            return map_zeros(size).unwrap_or(ptr::null_mut());
+            return map_or_spare(size).unwrap_or(ptr::null_mut());
         }
         with_lock(|| take(class, size))
     }

@@ -103,6 +103,13 @@ impl Fd {
     fn real(&self) -> Real<BorrowedFd<'_>> {
         Real(self.borrow())
     }
+
+    /// Waits until the socket is readable, by the C library's call: it is a cancellation point. Returns false after `ms` milliseconds.
+    fn poll_readable(&self, ms: c_int) -> Result<bool, Errno> {
+        let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
+        // SAFETY: a list of one.
+        checked(unsafe { real::poll(list.as_mut_ptr(), 1, ms) } as isize).map(|n| n > 0)
+    }
 }
 
 impl Kernel for Fd {
@@ -147,10 +154,15 @@ impl Kernel for Fd {
         if self.may_ask() { self.real().events() } else { Events::default() }
     }
 
-    fn wait_readable(&self, ms: u32) {
-        if self.may_ask() {
-            self.real().wait_readable(ms);
+    fn wait_readable(&self, ms: u32) -> Result<(), Errno> {
+        if !self.may_ask() {
+            return Ok(());
         }
+        self.poll_readable(c_int::try_from(ms).unwrap_or(c_int::MAX)).map(|_| ())
+    }
+
+    fn receive_limit_ns(&self) -> Result<Option<u64>, Errno> {
+        if self.may_ask() { self.real().receive_limit_ns() } else { Ok(None) }
     }
 
     #[inline]
@@ -162,16 +174,10 @@ impl Kernel for Fd {
         if !self.may_ask() {
             return Err(Errno::AGAIN);
         }
-        let limit = rustix::net::sockopt::socket_timeout(self.borrow(), rustix::net::sockopt::Timeout::Recv)?;
-        let spent = core::time::Duration::from_nanos(fs_carrier::sys::now_ns().saturating_sub(start_ns));
-        let left = |limit: core::time::Duration| limit.saturating_sub(spent).as_nanos().div_ceil(1_000_000);
-        let ms = limit.map_or(-1, |limit| c_int::try_from(left(limit)).unwrap_or(c_int::MAX));
-        let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
-        // SAFETY: a list of one.
-        match checked(unsafe { real::poll(list.as_mut_ptr(), 1, ms) } as isize)? {
-            0 => Err(Errno::AGAIN),
-            _ => Ok(()),
-        }
+        let spent = fs_carrier::sys::now_ns().saturating_sub(start_ns);
+        let left = |limit: u64| limit.saturating_sub(spent).div_ceil(1_000_000);
+        let ms = self.receive_limit_ns()?.map_or(-1, |limit| c_int::try_from(left(limit)).unwrap_or(c_int::MAX));
+        if self.poll_readable(ms)? { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     fn is_at_mark(&self) -> bool {
@@ -229,6 +235,12 @@ pub(crate) struct SetCall {
 
 /// The descriptor that is always readable, and what the kernel reports for it (E5).
 static INTERRUPTION: AtomicI32 = AtomicI32::new(-1);
+/// The signal number that marks the file of [`INTERRUPTION`] (F_SETSIG, which has no effect without O_ASYNC): the program may close all numbers
+/// above some, and have a file of its own there afterwards.
+const MARK: usize = 63;
+/// <asm-generic/fcntl.h>.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
 /// The address of this variable is the event's data: no other data of the application is this address.
 static INTERRUPTION_DATA: AtomicU32 = AtomicU32::new(0);
 
@@ -242,6 +254,27 @@ impl SetCall {
 
     fn data() -> u64 {
         (&raw const INTERRUPTION_DATA).addr() as u64
+    }
+
+    /// Returns the number of the descriptor that is always readable, if it is open.
+    fn interruption() -> Option<c_int> {
+        let number = INTERRUPTION.load(Ordering::Relaxed);
+        // SAFETY: it reads a field of an open file.
+        (number >= 0 && unsafe { real::fcntl(number, F_GETSIG, 0) } == MARK as c_int).then_some(number)
+    }
+
+    /// Makes that descriptor, unless another thread is faster.
+    fn make_interruption() -> Result<c_int, Errno> {
+        let before = INTERRUPTION.load(Ordering::Relaxed);
+        let new = eventfd(1, EventfdFlags::CLOEXEC)?;
+        // A high number, because programs expect the lowest numbers for their own files.
+        let new = rustix::io::fcntl_dupfd_cloexec(&new, 900).unwrap_or(new);
+        // SAFETY: it changes a field of the new file.
+        checked(unsafe { real::fcntl(new.as_raw_fd(), F_SETSIG, MARK) } as isize)?;
+        match INTERRUPTION.compare_exchange(before, new.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(new.into_raw_fd()),
+            Err(other) => Ok(other),
+        }
     }
 
     /// Takes a socket out of the kernel's set.
@@ -288,30 +321,17 @@ impl KernelSet for SetCall {
     }
 
     fn interrupt(&self) -> Result<(), Errno> {
-        let mut number = INTERRUPTION.load(Ordering::Relaxed);
-        if number < 0 {
-            let new = eventfd(1, EventfdFlags::CLOEXEC)?;
-            // A high number, because programs expect the lowest numbers for their own files.
-            let new = rustix::io::fcntl_dupfd_cloexec(&new, 900).unwrap_or(new);
-            match INTERRUPTION.compare_exchange(-1, new.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => number = new.into_raw_fd(),
-                Err(other) => number = other,
-            }
-        }
+        let number = Self::interruption().map_or_else(Self::make_interruption, Ok)?;
         match self.control(libc::EPOLL_CTL_ADD, number) {
             Err(Errno::EXIST) => Ok(()),
-            // The program has closed all numbers above some.
-            Err(Errno::BADF) if rustix::io::fcntl_getfd(Fd::new(number).borrow()).is_err() => {
-                let _other_thread_was_first =
-                    INTERRUPTION.compare_exchange(number, -1, Ordering::AcqRel, Ordering::Relaxed);
-                self.interrupt()
-            }
             result => result,
         }
     }
 
     fn end_interrupt(&self) {
-        self.remove(INTERRUPTION.load(Ordering::Relaxed));
+        if let Some(number) = Self::interruption() {
+            self.remove(number);
+        }
     }
 
     fn disarm(&self, descriptor: i32, data: u64) {
@@ -343,8 +363,34 @@ impl KernelSet for SetCall {
 mod tests {
     use super::*;
 
+    /// The tests close the process's one descriptor.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn interruption_leaves_a_file_of_the_program_with_its_number() {
+        let _alone = ALONE.lock();
+        let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+        let call = SetCall::new(set.as_raw_fd());
+        call.interrupt().unwrap();
+        call.end_interrupt();
+        let number = INTERRUPTION.load(Ordering::Relaxed);
+        // SAFETY: as closefrom(3) of a program, whose own file then gets the number.
+        unsafe { rustix::io::close(number) };
+        let own = rustix::io::fcntl_dupfd_cloexec(eventfd(0, EventfdFlags::CLOEXEC).unwrap(), number).unwrap();
+        assert_eq!(own.as_raw_fd(), number);
+        let (data, flags) = (rustix::event::epoll::EventData::new_u64(7), rustix::event::epoll::EventFlags::IN);
+        rustix::event::epoll::add(&set, &own, data, flags).unwrap();
+        call.interrupt().unwrap();
+        let mut event = [Event { events: 0, data: 0 }; 2];
+        assert!(call.wait(&mut event, Some(0)) == Ok(1) && call.is_interrupt(event[0].data));
+        call.end_interrupt();
+        rustix::io::write(&own, &1_u64.to_ne_bytes()).unwrap();
+        assert!(call.wait(&mut event, Some(0)) == Ok(1) && { event[0].data } == 7);
+    }
+
     #[test]
     fn interruption_works_after_the_program_has_closed_its_descriptor() {
+        let _alone = ALONE.lock();
         let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
         let call = SetCall::new(set.as_raw_fd());
         call.interrupt().unwrap();

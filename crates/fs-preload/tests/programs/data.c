@@ -49,6 +49,7 @@ static void vector_receive(struct end *e) {
 
 static void flags_send(struct end *e) {
     for (int i = 0; i < 200; i++) { put(e, 20); get(e, 1); put(e, 7); usleep(i % 3 * 100); put(e, 13); get(e, 1); put(e, 50); get(e, 1); }
+    for (int i = 0; i < 6; i++) { rounds(e, 50, 0); meet(e); usleep(2000); put(e, 8); }
     meet(e);
 }
 static void flags_receive(struct end *e) {
@@ -66,6 +67,18 @@ static void flags_receive(struct end *e) {
         for (size_t done = 0; done < 50;) { r = recv(e->fd, 0, 50 - done, MSG_TRUNC); if (r <= 0) FAIL("trunc: %zd", r); e->got += r; done += r; }
         CHECK(recv(e->fd, c, 20, MSG_DONTWAIT) == -1 && errno == EAGAIN);
         put(e, 1);
+    }
+    // A receive of no bytes waits until there are some, and returns 0 after its time-out too; read and readv do not wait.
+    struct timeval t = {30, 0}; struct timespec start, now; CHECK(setsockopt(e->fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t) == 0);
+    struct iovec v = {b, 0}; struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    for (int i = 0; i < 6; i++) {
+        rounds(e, 50, 0); meet(e);
+        CHECK(read(e->fd, b, 0) == 0 && readv(e->fd, &v, 1) == 0);
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        CHECK((i % 2 ? recv(e->fd, b, 0, 0) : recvmsg(e->fd, &m, 0)) == 0);
+        clock_gettime(CLOCK_MONOTONIC, &now); CHECK(now.tv_sec - start.tv_sec < 20);
+        CHECK(recv(e->fd, b, 8, MSG_PEEK | MSG_DONTWAIT) > 0 && recvmsg(e->fd, &m, 0) == 0);
+        get(e, 8);
     }
     meet(e);
 }
@@ -154,6 +167,20 @@ static void file_receive(struct end *e) {
     for (int i = 0; i < 30; i++) { get(e, 3000); put(e, 1); rounds(e, 20, 0); }
     int p[2]; unsigned char b[1000]; CHECK(pipe(p) == 0); meet(e);
     for (int n = 0; n < 1300;) { if (n == 1000) meet(e); ssize_t k = splice(e->fd, 0, p[1], 0, n < 1000 ? 1000 - n : 300, 0); if (k <= 0) FAIL("splice %zd", k); CHECK(read(p[0], b, k) == k); match(e, b, k); n += k; }
+    meet(e);
+}
+
+// sendfile from the socket to a pipe is splice.
+static void tube_send(struct end *e) { rounds(e, 100, 0); put(e, 1000); meet(e); meet(e); put(e, 300); meet(e); meet(e); }
+static void tube_receive(struct end *e) {
+    int p[2]; unsigned char b[1000]; off_t at = 0; rounds(e, 100, 0); CHECK(pipe(p) == 0); meet(e);
+    CHECK(fcntl(e->fd, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(sendfile(p[1], e->fd, &at, 9) == -1 && errno == ESPIPE && at == 0);
+    for (int n = 0; n < 1300;) {
+        if (n == 1000) { CHECK(sendfile(p[1], e->fd, 0, 9) == -1 && errno == EAGAIN); meet(e); meet(e); }
+        ssize_t k = sendfile(p[1], e->fd, 0, n < 1000 ? 1000 - n : 300); if (k <= 0) FAIL("sendfile %zd %s", k, strerror(errno));
+        CHECK(read(p[0], b, k) == k); match(e, b, k); n += k;
+    }
     meet(e);
 }
 
@@ -301,6 +328,6 @@ struct scenario scenarios[] = {
     {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
     {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
     {"raw", raw_calls, raw_calls}, {"cork", cork_receive, cork_send}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
-    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"limit", limit_receive, limit_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {0},
+    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"limit", limit_receive, limit_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {"tube", tube_receive, tube_send}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

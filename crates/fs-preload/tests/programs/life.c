@@ -382,12 +382,33 @@ static void splice_get(struct end *e) {
     rounds(e, 100, 0); meet(e);
 }
 
+// At the limit of its address space, a program has no new rings and sets, and goes on.
+static void space_many(struct end *e) {
+    struct rlimit r; char line[64]; long pages; enum { SETS = 700 };
+    CHECK(getrlimit(RLIMIT_NOFILE, &r) == 0); r.rlim_cur = r.rlim_max; CHECK(setrlimit(RLIMIT_NOFILE, &r) == 0);
+    // The library's table for these numbers is made before.
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(1), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    for (int n = 255; n <= 1023; n += 256) {
+        int s = socket(AF_INET, SOCK_STREAM, 0); CHECK(dup2(s, n) == n); close(s); connect(n, (void *)&a, sizeof a); close(n);
+    }
+    int f = open("/proc/self/statm", O_RDONLY); CHECK(read(f, line, sizeof line) > 0 && sscanf(line, "%ld", &pages) == 1); close(f);
+    CHECK(getrlimit(RLIMIT_AS, &r) == 0); r.rlim_cur = pages * 4096; CHECK(setrlimit(RLIMIT_AS, &r) == 0);
+    int sets[SETS]; for (int i = 0; i < SETS; i++) CHECK((sets[i] = epoll_create1(0)) >= 0);
+    for (int i = 0; i < SETS; i += 99) {
+        struct epoll_event v = {.events = EPOLLIN}, got; CHECK(epoll_ctl(sets[i], EPOLL_CTL_ADD, e->fd, &v) == 0);
+        rounds(e, 10, 0); CHECK(epoll_wait(sets[i], &got, 1, 0) >= 0);
+        CHECK(epoll_ctl(sets[i], EPOLL_CTL_DEL, e->fd, 0) == 0);
+    }
+    rounds(e, 100, 0); meet(e);
+}
+static void space_few(struct end *e) { for (int i = 0; i < 8; i++) rounds(e, 10, 0); rounds(e, 100, 0); meet(e); }
+
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"reused", reused_server, reused_client}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
-    {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {0},
+    {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {"space", space_many, space_few}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -12,6 +12,7 @@ use crate::counters::{Counters, Counts};
 use crate::crowd::Crowd;
 use crate::exact;
 use crate::gate::Gate;
+use crate::kept::KeptError;
 use crate::kernel::{Errno, Kernel};
 use crate::position::Position;
 use crate::producer::{self, Producer};
@@ -64,7 +65,7 @@ impl<K: Kernel> Pair<K> {
             sleepers: AtomicU32::new(0),
             is_reported: AtomicU32::new(0),
             asked_ns: AtomicU64::new(0),
-            kept_error: AtomicU32::new(0),
+            kept_error: KeptError::new(),
             membership: Gate::new(Weak::new()),
             counters: Counters::default(),
         })
@@ -107,6 +108,7 @@ impl<K: Kernel> Pair<K> {
             incoming,
             side: self.view.side(),
             kernel: &self.kernel,
+            kept_error: &self.kept_error,
             pacing: self.pacing,
             counters: &self.counters,
         }

@@ -67,8 +67,9 @@ impl<K: Kernel> Pair<K> {
     #[inline(never)]
     fn recv_any(&self, into: &mut [u8], mode: RecvMode, mut spin_ns: u32) -> Result<usize, Errno> {
         if into.is_empty() {
-            return self.kernel.recv(into, mode);
+            return self.recv_nothing(mode);
         }
+        let mut start_ns = mode.continues;
         let mut retries = RETRIES;
         let waits_for_all = mode.peek && mode.all && !mode.dont_wait;
         loop {
@@ -108,7 +109,7 @@ impl<K: Kernel> Pair<K> {
                     if mode.dont_wait {
                         return Err(Errno::AGAIN);
                     }
-                    self.kernel.wait_readable(BEHIND_MS);
+                    self.wait_behind(*start_ns.get_or_insert_with(|| self.kernel.now_ns()), mode)?;
                 }
                 Found::NothingByKernel if mode.dont_wait => {
                     self.set_ring_for_set(&consumer);
@@ -150,6 +151,38 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
+    /// A receive of no bytes returns as soon as there are some, or with the end or the error (C8).
+    #[cold]
+    fn recv_nothing(&self, mode: RecvMode) -> Result<usize, Errno> {
+        if self.has_ring_bytes() {
+            return Ok(0);
+        }
+        if let Some(error) = self.kept_error() {
+            return Err(error);
+        }
+        if mode.dont_wait {
+            return self.kernel.recv(&mut [], mode);
+        }
+        let Some(_asleep) = self.before_sleep() else { return Ok(0) };
+        self.kernel.recv(&mut [], mode)
+    }
+
+    /// C7 for a receive that began at `start_ns`. It does not wait in recv(2): another thread may take the bytes that are missing.
+    ///
+    /// recv(2) without a time-out goes on after a handler with SA_RESTART, and poll(2) does not say which handler has run. So only a receive
+    /// with a time-out ends, which recv(2) never restarts, and one that has bytes.
+    #[cold]
+    fn wait_behind(&self, start_ns: u64, mode: RecvMode) -> Result<(), Errno> {
+        let limit = self.kernel.receive_limit_ns()?;
+        if limit.is_some_and(|limit| self.kernel.now_ns().saturating_sub(start_ns) >= limit) {
+            return Err(Errno::AGAIN);
+        }
+        match self.kernel.wait_readable(BEHIND_MS) {
+            Err(Errno::INTR) if limit.is_some() || mode.continues.is_some() => Err(Errno::INTR),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     /// Handles the end of the stream that the kernel reports.
     ///
     /// A peer that ends its stream by close(2) or shutdown(2) has made the kernel the carrier for good, and resets the connection if it leaves
@@ -183,7 +216,12 @@ impl<K: Kernel> Pair<K> {
                     self.keep_error(error);
                     return done;
                 }
-                Found::End | Found::NothingByKernel | Found::NothingByRing | Found::Behind => return done,
+                // C9: another sender has yet to count these bytes, and the report of them may be gone. If this fails, bytes have arrived in
+                // the ring.
+                Found::NothingByRing => {
+                    let _set = consumer.set_kernel();
+                }
+                Found::End | Found::NothingByKernel | Found::Behind => return done,
             }
         }
         done
@@ -221,26 +259,20 @@ impl<K: Kernel> Pair<K> {
         Ok(by_kernel + by_ring)
     }
 
-    /// Stores an error of the kernel for a receive that already has bytes. The next receive returns
-    /// it.
+    /// Stores an error for a call that has moved bytes already, if it is the connection's. The next
+    /// receive, or send by the kernel, returns it.
     pub fn keep_error(&self, error: Errno) {
-        self.kept_error.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
+        self.kept_error.keep(error);
     }
 
     /// Returns whether an error was kept.
     pub fn has_kept_error(&self) -> bool {
-        self.kept_error.load(Ordering::Relaxed) != 0
+        self.kept_error.is_kept()
     }
 
-    /// Takes the error of an earlier receive, which returned the bytes that came before it.
+    /// Takes the error of an earlier call, which returned the bytes that it had moved.
     pub fn kept_error(&self) -> Option<Errno> {
-        match self.kept_error.load(Ordering::Relaxed) {
-            0 => None,
-            error => {
-                self.kept_error.store(0, Ordering::Relaxed);
-                Some(Errno::from_raw_os_error(error.cast_signed()))
-            }
-        }
+        self.kept_error.take()
     }
 
     /// Returns whether the ring carries and nothing is unread.

@@ -25,10 +25,14 @@ const SPLICE_FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | lib
 const PIECE: usize = 4096;
 
 define! {
-    /// sendfile(2).
-    fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t =
+    /// sendfile(2). Without an offset, and to a pipe, it is splice(2) of any file (`do_sendfile()` of fs/read_write.c, since Linux 5.12).
+    fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = {
+        if offset.is_null() && descriptor::is_known(input) && is_pipe(out) {
+            return splice(input, core::ptr::null_mut(), out, core::ptr::null_mut(), n, 0);
+        }
         data_call(out, Direction::Send, || real::sendfile(out, input, offset, n), stream_bytes,
-            |socket| Some(send_file(socket, input, offset, n, || real::sendfile(out, input, offset, n))));
+            |socket| Some(send_file(socket, input, offset, n, || real::sendfile(out, input, offset, n))))
+    };
     /// Like sendfile: file offsets have 64 bits either way.
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = sendfile(out, input, offset, n);
     /// splice(2) to a socket is as sendfile; from a socket, the kernel carries for good.
@@ -174,7 +178,10 @@ unsafe fn send_file_by_ring(
         match socket.send(bytes, false) {
             Ok(more) => sent += more,
             Err(error) if sent == 0 => return Some(Err(error)),
-            Err(_) => break,
+            Err(error) => {
+                socket.keep_error(error);
+                break;
+            }
         }
     }
     if sent == 0 {

@@ -7,7 +7,7 @@ use libc::{
     timespec,
 };
 
-use super::receive::{receive_parts, taken};
+use super::receive::{Empty, receive_parts, taken};
 use super::send::{send_parts, send_unusual};
 use super::{data_call, stream_bytes};
 use crate::confined;
@@ -48,7 +48,7 @@ define! {
             // The kernel refuses a negative length (copy_msghdr() of net/socket.c).
             let m = memory::message(message).filter(|m| m.msg_name.is_null() || m.msg_namelen.cast_signed() >= 0)?;
             let names_source = !m.msg_name.is_null();
-            let got = receive_parts(socket, m.msg_iov, m.msg_iovlen, flags)?;
+            let got = receive_parts(socket, m.msg_iov, m.msg_iovlen, flags, Empty::Waits)?;
             if got >= 0 && memory::is_writable(message, size_of::<msghdr>()) {
                 // A stream names no source. Control data needs a socket option with which a socket is never promoted.
                 if names_source {

@@ -53,13 +53,13 @@ define! {
     /// readv(2).
     fn readv(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t =
         data_call(fd, Direction::Receive, || real::readv(fd, parts, n), stream_bytes,
-            |socket| receive_parts(socket, parts, n as usize, 0));
+            |socket| receive_parts(socket, parts, n as usize, 0, Empty::IsDone));
     /// preadv2(2): readv if the offset is -1, and an error on a socket otherwise. With flags, it is the kernel's.
     fn preadv2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t =
         data_call(fd, Direction::Receive, || real::preadv2(fd, parts, n, offset, flags), stream_bytes, |socket| {
             match (offset, flags) {
-                (-1, 0) => receive_parts(socket, parts, n as usize, 0),
-                (-1, libc::RWF_NOWAIT) => receive_parts(socket, parts, n as usize, MSG_DONTWAIT),
+                (-1, 0) => receive_parts(socket, parts, n as usize, 0, Empty::IsDone),
+                (-1, libc::RWF_NOWAIT) => receive_parts(socket, parts, n as usize, MSG_DONTWAIT, Empty::IsDone),
                 _ => None,
             }
         });
@@ -188,17 +188,31 @@ pub(super) fn receive_nowhere(socket: &Socket, flags: c_int) -> Result<usize, Er
     }
 }
 
+/// What a call does that receives no bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Empty {
+    /// It returns (`sock_read_iter()` of net/socket.c).
+    IsDone,
+    /// It waits until there are some (`tcp_recvmsg_locked()` of net/ipv4/tcp.c).
+    Waits,
+}
+
 /// # Safety
 /// Like readv(2).
-pub(super) unsafe fn receive_parts(socket: &Socket, parts: *const iovec, n: usize, flags: c_int) -> Option<ssize_t> {
+pub(super) unsafe fn receive_parts(
+    socket: &Socket,
+    parts: *const iovec,
+    n: usize,
+    flags: c_int,
+    empty: Empty,
+) -> Option<ssize_t> {
     // SAFETY: by contract. What is no description has the kernel's error, before a byte is taken.
     let (parts, total) = unsafe { memory::pieces(parts, n) }?;
     if socket.pair().is_left_to_kernel() || !is_by_ring(socket, flags) {
         return None;
     }
     if total == 0 {
-        // No bytes, as soon as there are some.
-        return if socket.pair().has_ring_bytes() { Some(0) } else { None };
+        return (empty == Empty::Waits).then(|| answer(socket.receive(&mut [], flags)));
     }
     if flags & MSG_TRUNC != 0 {
         return throw_away(socket, total, flags).map(answer);

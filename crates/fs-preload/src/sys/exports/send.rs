@@ -168,7 +168,10 @@ unsafe fn gather_and_send(socket: &Socket, parts: &[iovec], dont_wait: bool) -> 
                         return Ok(done);
                     }
                 }
-                (_, Err(_)) if done > 0 => return Ok(done),
+                (_, Err(error)) if done > 0 => {
+                    socket.keep_error(error);
+                    return Ok(done);
+                }
                 (_, Err(error)) => return Err(error),
             }
         }
