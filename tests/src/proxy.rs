@@ -43,6 +43,30 @@ pub struct ProxyOptions {
     /// Serve metrics on [`METRICS_PORT`], which is a kernel socket. Not possible if the stack has
     /// all addresses.
     pub metrics: bool,
+    /// The listener at [`HTTP_PORT`] speaks TLS with this.
+    pub certificate: Option<Certificate>,
+}
+
+/// A certificate for tests, signed by itself, and its key: PEM files.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// The certificate.
+    pub chain: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl Certificate {
+    /// Makes one (ECDSA, P-256) in the lab's folder.
+    pub fn new(lab: &Lab) -> Result<Self> {
+        let made = Self { chain: lab.dir().join("certificate.pem"), key: lab.dir().join("key.pem") };
+        let mut command = lab.command(Ns::Host, "openssl");
+        command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
+        command.args(["-subj", "/CN=lab", "-days", "2", "-keyout"]).arg(&made.key).arg("-out").arg(&made.chain);
+        let output = command.output().context("cannot run openssl")?;
+        ensure!(output.status.success(), "openssl req: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(made)
+    }
 }
 
 impl ProxyOptions {
@@ -54,6 +78,7 @@ impl ProxyOptions {
             cores: vec![0, 1],
             devices: DEVICES.map(str::to_owned).to_vec(),
             metrics: true,
+            certificate: None,
         }
     }
 
@@ -185,6 +210,9 @@ fn config(options: &ProxyOptions) -> String {
             text,
             "\n[[listener]]\naddress = \"{FRONT}:{port}\"\nmode = \"{mode}\"\nupstream = \"{upstream}\""
         );
+        if let (HTTP_PORT, Some(Certificate { chain, key })) = (port, &options.certificate) {
+            let _ = writeln!(text, "tls = {{ certificate = {chain:?}, key = {key:?} }}");
+        }
         if upstream == "web" || upstream == "redis" {
             let _ = writeln!(
                 text,

@@ -6,10 +6,11 @@ use crate::tools::{build, cargo, date, install, is_root, release, succeeds};
 use std::process::Command;
 
 /// Parts that need a lab, by the program that runs them.
-const VETH: [&str; 8] = ["raw", "short", "latency", "bulk", "beside", "proxy", "bodies", "splice"];
+const VETH: [&str; 11] =
+    ["raw", "short", "latency", "bulk", "beside", "proxy", "tls", "half", "held", "bodies", "splice"];
 /// Parts of programs that share a device or have none.
 const SHARED: [&str; 5] = ["broker", "fair", "killed", "loopback", "accept"];
-const PARTS: [&str; 19] = [
+const PARTS: [&str; 22] = [
     "memory",
     "veth",
     "unmodified",
@@ -21,6 +22,9 @@ const PARTS: [&str; 19] = [
     "bulk",
     "beside",
     "proxy",
+    "tls",
+    "half",
+    "held",
     "bodies",
     "splice",
     "flood",
@@ -33,13 +37,16 @@ const PARTS: [&str; 19] = [
 /// The default parts: all but `grid`, which takes ten minutes, and `shared`, which takes five.
 const DEFAULT: [&str; 3] = ["memory", "veth", "unmodified"];
 /// Result files of a full run.
-const KEPT: [&str; 20] = [
+const KEPT: [&str; 23] = [
     "raw",
     "short",
     "latency",
     "bulk",
     "beside",
     "proxy",
+    "tls",
+    "half",
+    "held",
     "bodies",
     "splice",
     "syn_flood",
@@ -69,7 +76,7 @@ pub(crate) struct BenchOptions {
     #[arg(long)]
     dry_run: bool,
     /// The parts to measure; by default memory, veth and unmodified. `veth` is raw, short, latency,
-    /// bulk, proxy, bodies, splice and flood. `grid` takes ten minutes
+    /// bulk, beside, proxy, tls, half, held, bodies, splice and flood. `grid` takes ten minutes
     #[arg(value_name = "PART", value_parser = PARTS)]
     parts: Vec<String>,
 }

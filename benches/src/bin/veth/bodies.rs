@@ -64,7 +64,7 @@ fn round(plan: &Plan, side: Side, connections: u32) -> Result<Round> {
         let _proxy = match side {
             Side::Fastsock => Some(Proxy::start(lab, &of(Stack::Fastsock))?.proc),
             Side::Kernel => Some(Proxy::start(lab, &of(Stack::Kernel))?.proc),
-            Side::Haproxy => Some(peers::haproxy(lab, 64 << 10)?),
+            Side::Haproxy => Some(peers::haproxy(lab, 64 << 10, &peers::OUR_PORTS, None)?),
             Side::NoProxy => None,
         };
         let server = match side {

@@ -8,12 +8,15 @@
 mod beside;
 mod bodies;
 mod bulk;
+mod half;
+mod held;
 mod latency;
 mod peers;
 mod proxy;
 mod raw;
 mod short;
 mod splice;
+mod tls;
 
 use anyhow::Result;
 use fs_benches::parts::{self, Part, Plan};
@@ -21,13 +24,16 @@ use fs_tests::lab::{BACK, BACKEND, CLIENT, FRONT};
 use fs_tests::{Lab, Ns, Stack};
 use std::process::ExitCode;
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 11] = [
     ("raw", raw::run),
     ("short", short::run),
     ("latency", latency::run),
     ("bulk", bulk::run),
     ("beside", beside::run),
     ("proxy", proxy::run),
+    ("tls", tls::run),
+    ("half", half::run),
+    ("held", held::run),
     ("bodies", bodies::run),
     ("splice", splice::run),
 ];

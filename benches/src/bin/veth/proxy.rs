@@ -18,8 +18,8 @@ use fs_tests::body;
 use fs_tests::clients::{self, WrkOptions};
 use fs_tests::lab::{BACKEND, BACKEND6, FRONT};
 use fs_tests::loadgen::{self, Load};
-use fs_tests::proxy::{HTTP_PORT, Mode, Proxy, ProxyOptions, TCP_PORT};
-use fs_tests::{Nginx, Ns, Stack};
+use fs_tests::proxy::{Certificate, HTTP_PORT, Mode, Proxy, ProxyOptions, TCP_PORT};
+use fs_tests::{Lab, Nginx, Ns, Proc, Stack};
 
 /// Connections of wrk.
 const CONNECTIONS: u32 = 64;
@@ -33,16 +33,34 @@ struct Round {
     wrk_p99_us: f64,
 }
 
+/// A proxy, on one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+pub(crate) enum Side {
     Fastsock,
     Kernel,
     Haproxy,
     Nginx,
 }
 
+impl Side {
+    /// Starts it in front of the web server. With a certificate, its HTTP port speaks TLS.
+    pub(crate) fn start(self, lab: &Lab, tls: Option<&Certificate>) -> Result<Proc> {
+        let ours = |stack| {
+            let certificate = tls.cloned();
+            let options = ProxyOptions { cores: vec![0], certificate, ..ProxyOptions::new(stack) };
+            Ok(Proxy::start(lab, &options)?.proc)
+        };
+        match self {
+            Side::Fastsock => ours(Stack::Fastsock),
+            Side::Kernel => ours(Stack::Kernel),
+            Side::Haproxy => peers::haproxy(lab, peers::USUAL_BUFFER, &peers::OUR_PORTS, tls),
+            Side::Nginx => peers::nginx(lab, tls),
+        }
+    }
+}
+
 /// nginx may lack TCP proxying (`stream`).
-const SIDES: [Side; 4] = [Side::Fastsock, Side::Kernel, Side::Haproxy, Side::Nginx];
+pub(crate) const SIDES: [Side; 4] = [Side::Fastsock, Side::Kernel, Side::Haproxy, Side::Nginx];
 
 /// What is reported of a round, and the least ratios: of fastsock to HAProxy, and of kernel sockets to it.
 struct Goals {
@@ -109,29 +127,14 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
 fn round(plan: &Plan, side: Side, mode: Mode, close: bool) -> Result<Round> {
     let lab = crate::lab(&[])?;
     with_logs(&lab, |lab| {
-        let small = body::body(body::SMALL)?;
-        let listen = [format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")];
-        let nginx = Nginx::start(lab, Ns::Backend, "nginx", &listen, &[&small])?;
-        nginx.proc.pin("1")?;
-        let of = |stack| ProxyOptions { cores: vec![0], ..ProxyOptions::new(stack) };
-        let proxy = match side {
-            Side::Fastsock => Proxy::start(lab, &of(Stack::Fastsock))?.proc,
-            Side::Kernel => Proxy::start(lab, &of(Stack::Kernel))?.proc,
-            Side::Haproxy => peers::haproxy(lab, peers::USUAL_BUFFER)?,
-            Side::Nginx => peers::nginx(lab)?,
-        };
-        let options = WrkOptions {
-            threads: 1,
-            connections: CONNECTIONS,
-            cpus: Some("1".into()),
-            ..WrkOptions::new(plan.seconds, close)
-        };
+        let _nginx = backend(lab)?;
+        let proxy = side.start(lab, None)?;
         let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
         let (cpu, machine) = (proxy.cpu_seconds()?, machine_seconds()?);
-        let wrk = clients::wrk(lab, &format!("http://{FRONT}:{port}/64"), &options)?;
+        let wrk = clients::wrk(lab, &format!("http://{FRONT}:{port}/64"), &load(plan, close))?;
         let (cpu, machine) = (proxy.cpu_seconds()? - cpu, machine_seconds()? - machine);
         wrk.clean().with_context(|| format!("{side:?}, {mode:?}, close: {close}"))?;
-        let latency = latencies(plan, mode, close).run(lab, Ns::Client)?;
+        let latency = latencies(plan.seconds, mode, close, &[]).run(lab, Ns::Client)?;
         let requests = wrk.requests as f64;
         Ok(Round {
             per_cpu_second: requests / cpu.max(0.01),
@@ -144,15 +147,29 @@ fn round(plan: &Plan, side: Side, mode: Mode, close: bool) -> Result<Round> {
     })
 }
 
-/// Repeats the load from wrk's host, to measure the latency of each answer.
-fn latencies(plan: &Plan, mode: Mode, close: bool) -> Load {
+/// Starts the server of 64 bytes, next to the load.
+pub(crate) fn backend(lab: &Lab) -> Result<Nginx> {
+    let small = body::body(body::SMALL)?;
+    let listen = [format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")];
+    let nginx = Nginx::start(lab, Ns::Backend, "nginx", &listen, &[&small])?;
+    nginx.proc.pin("1")?;
+    Ok(nginx)
+}
+
+/// wrk's load of a round.
+pub(crate) fn load(plan: &Plan, close: bool) -> WrkOptions {
+    WrkOptions { threads: 1, connections: CONNECTIONS, cpus: Some("1".into()), ..WrkOptions::new(plan.seconds, close) }
+}
+
+/// The same load by our load generator, which measures the latency of each answer.
+pub(crate) fn latencies(seconds: u32, mode: Mode, close: bool, more: &[&str]) -> Load {
     let client = StackOptions { cores: vec![1], ..StackOptions::new(Stack::Kernel) };
     let port = if mode == Mode::Http { HTTP_PORT } else { TCP_PORT };
     let load = if close { loadgen::Mode::Short } else { loadgen::Mode::KeepAlive };
     Load {
         connections: CONNECTIONS as usize,
-        seconds: plan.seconds,
-        more: vec!["--path".into(), "/64".into()],
+        seconds,
+        more: [&["--path", "/64"], more].concat().into_iter().map(str::to_owned).collect(),
         ..Load::new(load, FRONT, port, client)
     }
 }

@@ -4,6 +4,7 @@
 //! Requests of 64 B over 64 kept connections, and one flow at full speed. The machine's CPU is what
 //! counts: interrupts that work for the proxy are not in its own time.
 
+use crate::peers::{self, Listen};
 use crate::proxy::machine_seconds;
 use crate::with_logs;
 use anyhow::{Context, Result, ensure};
@@ -14,6 +15,7 @@ use fs_tests::body;
 use fs_tests::clients::{self, WrkOptions};
 use fs_tests::lab::{BACKEND, BACKEND6, FRONT};
 use fs_tests::loadgen::{Load, Mode};
+use fs_tests::proxy;
 use fs_tests::servers::ECHO_PORT;
 use fs_tests::{Lab, Nginx, Ns, Proc, Stack};
 
@@ -21,6 +23,10 @@ const CONNECTIONS: u32 = 64;
 const HTTP: u16 = 8081;
 const BULK: u16 = 8082;
 const METRICS: u16 = 9100;
+const HAPROXY_PORTS: [Listen; 2] = [
+    Listen { mode: proxy::Mode::Tcp, port: HTTP, server: 80 },
+    Listen { mode: proxy::Mode::Tcp, port: BULK, server: ECHO_PORT },
+];
 /// The proxy's clock has ticks of 10 ms.
 const LEAST_SECONDS: f64 = 0.005;
 
@@ -72,7 +78,7 @@ fn round(plan: &Plan, side: Side) -> Result<Round> {
         // Stopped when dropped, as the proxy.
         let _sink = sink(lab, &on(1))?;
         let proxy = match side {
-            Side::Haproxy => Some(haproxy(lab)?),
+            Side::Haproxy => Some(peers::haproxy(lab, 64 << 10, &HAPROXY_PORTS, None)?),
             Side::NoProxy => None,
             _ => Some(ours(lab, side)?),
         };
@@ -137,27 +143,7 @@ fn ours(lab: &Lab, side: Side) -> Result<Proc> {
     std::fs::write(&config, text)?;
     let mut command = Program::Proxy.command(lab, Ns::Host)?;
     command.arg("--config").arg(&config).args(["--stack", "kernel", "--cores", "0"]);
-    started(lab, lab.spawn("proxy", &mut command)?)
-}
-
-fn haproxy(lab: &Lab) -> Result<Proc> {
-    let config = lab.dir().join("haproxy.cfg");
-    let listen = |port: u16, name: &str, server: u16| {
-        format!("listen {name}\n  bind {FRONT}:{port}\n  server back {BACKEND}:{server}\n")
-    };
-    let text = format!(
-        "global\n  nbthread 1\n  tune.bufsize 65536\ndefaults\n  mode tcp\n  timeout connect 10s\n  timeout client 60s\n  \
-         timeout server 60s\n{}{}",
-        listen(HTTP, "web", 80),
-        listen(BULK, "sink", ECHO_PORT)
-    );
-    std::fs::write(&config, text)?;
-    let mut command = lab.command(Ns::Host, "taskset");
-    command.args(["-c", "0", "haproxy", "-db", "-f"]).arg(&config);
-    started(lab, lab.spawn("haproxy", &mut command)?)
-}
-
-fn started(lab: &Lab, mut proc: Proc) -> Result<Proc> {
+    let mut proc = lab.spawn("proxy", &mut command)?;
     for port in [HTTP, BULK] {
         proc.wait_for("answer", READY_LIMIT, || lab.reaches(Ns::Client, FRONT, port))?;
     }

@@ -9,6 +9,7 @@ mod hold;
 mod http;
 mod load;
 mod modes;
+mod pace;
 mod progress;
 mod report;
 mod session;
@@ -74,6 +75,11 @@ struct Args {
     /// as the time allows.
     #[arg(long, value_name = "N", default_value_t = 0)]
     per_connection: u32,
+    /// Requests per second, over all connections (keepalive, short). A request is due at its time whether or
+    /// not the ones before it are answered, and its latency counts from then. By default a connection
+    /// asks as soon as it can.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: Option<u32>,
     /// Receive instead of sending (bulk).
     #[arg(long)]
     reverse: bool,
@@ -113,6 +119,8 @@ fn main() -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!args.reverse || args.mode == Mode::Bulk, "--reverse belongs to --mode bulk");
     let limited = args.per_connection > 0;
     anyhow::ensure!(!limited || args.mode == Mode::Keepalive, "--per-connection belongs to --mode keepalive");
+    let paced = args.rate.is_none() || matches!(args.mode, Mode::Keepalive | Mode::Short);
+    anyhow::ensure!(paced, "--rate belongs to --mode keepalive and --mode short");
     anyhow::ensure!(args.path.starts_with('/') && !args.path.contains([' ', '\r', '\n']), "--path must be a path");
     if let Some(sources) = &args.source {
         anyhow::ensure!(sources.is_v4() == args.connect.is_ipv4(), "--source and --connect differ in their IP version");

@@ -30,7 +30,7 @@ pub(crate) async fn worker(session: Rc<Session>, waiting: WaitingSince) {
 }
 
 async fn short(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), Kind> {
-    let started = Instant::now();
+    let Some(started) = session.due().await else { return Ok(()) };
     let mut client = Client::connect(session, waiting).await?;
     client.ask().await?;
     client.end().await?;
@@ -40,14 +40,15 @@ async fn short(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), Kind
 
 async fn keepalive(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), Kind> {
     let mut client = Client::connect(session, waiting).await?;
+    waiting.set(None);
     let mut asked = 0;
-    while !session.stopping() {
-        let started = Instant::now();
-        waiting.set(Some(started));
+    while let Some(started) = session.due().await {
+        waiting.set(Some(Instant::now()));
         asked += 1;
         let last = asked == session.plan.per_connection;
         let closes = if last { client.ask_last().await? } else { client.ask().await? };
         session.answered(started.elapsed());
+        waiting.set(None);
         if last || closes {
             return client.end().await;
         }

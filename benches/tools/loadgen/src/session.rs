@@ -1,6 +1,7 @@
 //! State that the connections of a core share.
 
 use crate::errors::{Errors, Kind};
+use crate::pace::Pace;
 use crate::report::CoreReport;
 use crate::source::Sources;
 use crate::{Args, Mode};
@@ -39,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) reverse: bool,
     /// Requests per connection; 0: unlimited.
     pub(crate) per_connection: u32,
+    /// Requests per second, over all cores.
+    pub(crate) rate: Option<u32>,
     pub(crate) opening: usize,
     pub(crate) live: Vec<PerCore<Live>>,
     /// Cores that have opened all their connections (hold).
@@ -67,6 +70,7 @@ impl Plan {
             message: (0..message).map(|i| (i * 31 + i / 251) as u8).collect(),
             reverse: args.reverse,
             per_connection: args.per_connection,
+            rate: args.rate,
             opening: args.opening as usize,
             live: (0..cores).map(|_| PerCore::default()).collect(),
             opened: AtomicUsize::new(0),
@@ -100,6 +104,7 @@ pub(crate) struct Session {
     /// The time is over: finish the current requests.
     stop: Cell<bool>,
     next_source: Cell<usize>,
+    pace: Option<Pace>,
 }
 
 /// The time since which a connection has waited for progress.
@@ -108,7 +113,9 @@ pub(crate) type WaitingSince = Rc<Cell<Option<Instant>>>;
 impl Session {
     pub(crate) fn new(core: Core, plan: Arc<Plan>) -> Rc<Self> {
         let latency = Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 3).expect("bounds are constants");
+        let pace = plan.rate.map(|rate| Pace::start(Duration::from_secs(1) * plan.cores as u32 / rate));
         Rc::new(Self {
+            pace,
             // Cores start with different addresses.
             next_source: Cell::new(core.index),
             core,
@@ -126,6 +133,15 @@ impl Session {
 
     pub(crate) fn stopping(&self) -> bool {
         self.stop.get()
+    }
+
+    /// Waits until the next request may be sent. Returns the time from which its latency counts, and
+    /// `None` when the load is over.
+    pub(crate) async fn due(&self) -> Option<Instant> {
+        match &self.pace {
+            Some(pace) => pace.due().await,
+            None => (!self.stopping()).then(Instant::now),
+        }
     }
 
     /// Counts a response. Responses after the end are not measured.
@@ -151,6 +167,9 @@ impl Session {
     /// Ends the time: connections finish their current requests.
     pub(crate) fn stop(&self) {
         self.stop.set(true);
+        if let Some(pace) = &self.pace {
+            pace.stop();
+        }
     }
 
     /// Returns what the core has done in the `measured` time.

@@ -72,6 +72,15 @@ fn keepalive_mode_reuses_connections() {
 }
 
 #[test]
+fn rate_bounds_the_requests() {
+    for mode in ["keepalive", "short"] {
+        let json = good(http(HELLO), &["--mode", mode, "--conns", "3", "--rate", "20"]);
+        // The one at the start, and one each 50 ms.
+        assert!((1..=21).contains(&json["requests"].as_u64().unwrap()), "{mode}: {json}");
+    }
+}
+
+#[test]
 fn keepalive_mode_opens_another_connection_after_one_that_the_server_closes() {
     let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
     let json = good(http(closing), &["--mode", "keepalive", "--conns", "3"]);

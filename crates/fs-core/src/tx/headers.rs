@@ -35,7 +35,7 @@ impl Tcb {
     /// Returns true if a segment of this connection can probably leave now and carry the ACK.
     #[inline]
     pub(crate) fn may_carry_ack(&self) -> bool {
-        self.has_unsent() && self.flight() < self.window.cwnd && self.snd.wnd() > 0
+        self.has_unsent() && self.flight() < self.send_window() && self.snd.wnd() > 0
     }
 
     #[inline]

@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
         let (mss, edge) = (u32::from(tcb.mss), tcb.snd.una() + tcb.snd.wnd());
         let segment = &store.segments[index];
         let (len, seq, end) = (segment.len, segment.seq, segment.end());
-        let (flight, cwnd) = (tcb.snd.outstanding(), tcb.window.cwnd);
+        let (flight, cwnd) = (tcb.snd.outstanding(), tcb.send_window());
         let fin = segment.has(mark::FIN);
         let small = len < mss && index == tcb.tx.tail() && !fin;
         if len == 0

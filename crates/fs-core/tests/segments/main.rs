@@ -11,6 +11,7 @@ mod forward;
 mod isn;
 mod lab;
 mod loss;
+mod near;
 mod open;
 mod path;
 mod states;

@@ -57,7 +57,7 @@ impl<P: FramePool> Stack<P> {
                 && (segment.has(mark::SUMMED) || path.tx_checksum())
                 && segment.head.off() >= build::header_len(path, v6, options as u8)
         };
-        if !fits || path.state() != PathState::Known || nagle || flight > 0 && flight >= tcb.window.cwnd {
+        if !fits || path.state() != PathState::Known || nagle || flight > 0 && flight >= tcb.send_window() {
             return false;
         }
         debug_assert!(bare || !pool.is_shared(&segment.head), "an unsent frame has one handle");

@@ -114,7 +114,7 @@ impl Tcb {
         }
         let rtt_us = acked.sample_us.map(|sent| micros(input.now).wrapping_sub(sent));
         if let Some(rtt_us) = rtt_us {
-            self.rtt.sample(rtt_us);
+            self.sample_rtt(rtt_us);
             self.backoff = 0;
         }
         self.dup_acks = 0;
@@ -312,7 +312,7 @@ impl Tcb {
             _ => return None,
         };
         let rtt_us = now_us.wrapping_sub(sent_us);
-        self.rtt.sample(rtt_us);
+        self.sample_rtt(rtt_us);
         self.backoff = 0;
         if let Some(loss) = self.loss_if_any() {
             loss.rack.sample(rtt_us.max(1), now_us);

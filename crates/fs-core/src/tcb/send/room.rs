@@ -25,6 +25,18 @@ const BESIDE_OTHERS: u32 = 4 << 20;
 /// write into a full window.
 const MINSHALL_LOOK: usize = 32;
 
+/// Unread bytes at a near peer from which on it gets only [`TO_SLOW_READER`] in a round trip. Higher: its
+/// processor's caches no longer hold them when it reads, and it reads at half the rate (512 KiB or less
+/// 39 Gb/s, 1 MiB or more 20). Lower: it waits for more, if it has read all before our next segments.
+const UNREAD_MOST: u32 = 256 << 10;
+/// See [`UNREAD_MOST`]: two merged packets. Lower: fewer acknowledgments, which tell that it has read.
+const TO_SLOW_READER: u32 = 128 << 10;
+/// A peer is near if its shortest round trip is at most this, in µs. Higher: it may read [`UNREAD_MOST`] and
+/// [`TO_SLOW_READER`] within a round trip, and wait for more (with 64 µs at 49 Gb/s).
+const NEAR_US: u32 = 64;
+/// The smoothed round trip from which on a peer is no longer near: its path has changed.
+const FAR_US: u32 = 1000;
+
 /// Bytes of a write that are taken if any of them is. Linux checks the limit per buffer, and fills
 /// one of up to 64 KiB. Lower: a relay keeps, and copies again, the rest of most pieces that it has
 /// read (1 MiB to 64 clients left in 60 packets instead of 35). Higher: each slow peer holds more memory.
@@ -47,6 +59,38 @@ impl Tcb {
             sender.not_sent_low = not_sent_low.map_or(0, |low| low.max(1));
         }
         self.flags.put(Flags::HOLD, cork);
+    }
+
+    /// Returns how many bytes may be in flight: cwnd, or less if a near peer reads more slowly than we send.
+    ///
+    /// Over a path in memory, bytes must stay in the caches from their write to their read. But if the peer
+    /// reads more slowly than we send, it has its receive buffer full of unread bytes (with Linux's defaults
+    /// 6 MiB). They are the part of its largest window that it does not offer now. Some bytes stay in flight,
+    /// since it is their acknowledgment that tells when the peer has read.
+    #[inline(always)]
+    pub(crate) fn send_window(&self) -> u32 {
+        let cwnd = self.window.cwnd;
+        if self.max_snd_wnd().saturating_sub(self.snd.wnd()) <= UNREAD_MOST || !self.is_near() {
+            return cwnd;
+        }
+        cwnd.min(TO_SLOW_READER)
+    }
+
+    /// A sender that was limited by the peer's window has an extension.
+    #[inline]
+    fn is_near(&self) -> bool {
+        let nearest = self.ext.as_ref().map_or(0, |ext| ext.sender.nearest_us);
+        (1..=NEAR_US).contains(&nearest) && self.rtt.srtt_us() <= FAR_US
+    }
+
+    /// Takes a measured round trip.
+    #[inline]
+    pub(crate) fn sample_rtt(&mut self, rtt_us: u32) {
+        self.rtt.sample(rtt_us);
+        if let Some(ext) = self.ext.as_mut() {
+            let nearest = &mut ext.sender.nearest_us;
+            *nearest = if *nearest == 0 { rtt_us.max(1) } else { rtt_us.clamp(1, *nearest) };
+        }
     }
 
     /// Begins a write. `more`: another follows (MSG_MORE).

@@ -33,7 +33,7 @@ impl Tcb {
             return self.next_in_trouble(store, pool);
         }
         let flight = self.flight();
-        if !self.has_unsent() || flight > 0 && flight >= self.window.cwnd {
+        if !self.has_unsent() || flight > 0 && flight >= self.send_window() {
             return Next::Nothing;
         }
         self.next_new(store, pool)
@@ -158,7 +158,7 @@ impl Tcb {
     /// in flight before it.
     #[inline(always)]
     pub(crate) fn window_ends_burst(&self, store: &TxStore, segment: &TxSegment, flight: u32, run: u32) -> bool {
-        let (next, mss, cwnd) = (&store.segments[segment.next], self.mss as u32, self.window.cwnd);
+        let (next, mss, cwnd) = (&store.segments[segment.next], self.mss as u32, self.send_window());
         let small = next.len < mss && segment.next == self.tx.tail() && !next.has(mark::FIN);
         flight + segment.span() >= cwnd
             || run + segment.len + mss > cwnd / 2

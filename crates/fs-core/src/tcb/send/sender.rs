@@ -30,6 +30,8 @@ pub(crate) struct Sender {
     pub(crate) window_probes: u8,
     /// Refused even the least that each connection may send.
     pub(crate) starved: Starved,
+    /// The shortest round trip since the extension exists, in µs; 0: none was measured.
+    pub(crate) nearest_us: u32,
     /// Segment sizes on the path.
     pub(crate) path: PathSize,
     /// Times by limiting reason.
