@@ -15,6 +15,10 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+/// Bytes of a connection's task, which a connection keeps that waits for its next request. What only some
+/// connections need, or only a request, is in a box.
+const TASK_MOST: usize = 1280;
+
 /// Accepts from a socket until its stop, and then the connections that are already in the queue.
 pub(crate) async fn accept(socket: &Rc<Socket>, listener: &Listener) -> anyhow::Result<()> {
     let mut stopped = std::pin::pin!(socket.stop.requested());
@@ -77,7 +81,7 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
     }
     let (mode, acceptor) = (site.listeners[number].mode, site.listeners[number].acceptor.clone());
     let accept_proxy = site.listeners[number].accept_proxy;
-    tokio::task::spawn_local(async move {
+    let task = async move {
         let is_tls = acceptor.is_some();
         let (neighbour, mut peer) = (peer.ip(), peer);
         let mut stream = Some(stream);
@@ -106,14 +110,16 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
             (Some(stream), Some(acceptor)) => {
                 // A client that only connects must not keep its place.
                 drop(busy);
-                let stream = handshake::accept(&site, number, &acceptor, stream, peer, &connection).await;
+                let handshake = handshake::accept(&site, number, &acceptor, stream, peer, &connection);
+                let stream = Box::pin(handshake).await;
                 (stream, connection.busy())
             }
         };
         match (stream, mode) {
             (None, _) => {}
             (Some(stream), Mode::Tcp) => {
-                tcp::serve(site.clone(), number, stream, peer, &connection, busy).await;
+                let relay = tcp::serve(site.clone(), number, stream, peer, &connection, busy);
+                Box::pin(relay).await;
             }
             (Some(stream), Mode::Http) => {
                 drop(busy);
@@ -126,7 +132,9 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
         stats.evicted.add(u64::from(connection.is_leaving()));
         drop(connection);
         drop(open);
-    });
+    };
+    debug_assert!(size_of_val(&task) <= TASK_MOST, "{} bytes", size_of_val(&task));
+    tokio::task::spawn_local(task);
 }
 
 #[cfg(feature = "http2")]

@@ -2,7 +2,8 @@
 //!
 //! One task per client connection serves both sides. A head is parsed in the buffer into which it
 //! was read, edited, and sent with one write. A body passes through the core's scratch buffer. A
-//! request needs no task, box, map or timer.
+//! request needs no task, map or timer, and one allocation: its own state, so that an idle connection
+//! has none.
 //!
 //! Only certainly plain requests are served here. An odd request is not consumed: the connection
 //! goes to `odd`, on hyper, with the bytes that were read, and comes back after the response.
@@ -35,6 +36,7 @@ use crate::clients::Connection;
 use crate::odd;
 use crate::site::Site;
 use crate::socket::{From, Socket};
+use bytes::Bytes;
 use client::Client;
 use fs_stacks::Stream;
 use std::rc::Rc;
@@ -48,13 +50,16 @@ pub(crate) async fn serve(
     connection: &Rc<Connection>,
 ) {
     loop {
-        let unserved = match site.is_lean(from.listener) {
-            true => Client::new(site, connection, from, stream).serve().await,
-            false => Some((stream, Default::default())),
-        };
-        let Some((rest, prefix)) = unserved else { return };
+        let mut prefix = Bytes::new();
+        if site.is_lean(from.listener) {
+            let mut client = Client::new(site, connection, from, stream);
+            match client.serve().await {
+                Some(read) => (stream, prefix) = (client.stream, read),
+                None => return,
+            }
+        }
         // Boxed, because it is far larger than the common case.
-        let served = Box::pin(odd::serve(site.clone(), socket.clone(), from, rest, prefix, connection));
+        let served = Box::pin(odd::serve(site.clone(), socket.clone(), from, stream, prefix, connection));
         let Some(back) = served.await else { return };
         stream = back;
     }

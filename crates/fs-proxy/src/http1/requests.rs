@@ -29,8 +29,8 @@ enum Then {
 
 impl Client<'_> {
     /// Serves requests until the connection ends (`None`), or until a request arrives that hyper
-    /// must serve. Returns the connection with the bytes that were read.
-    pub(super) async fn serve(mut self) -> Option<(Stream, Bytes)> {
+    /// must serve: returns the bytes that were read of it.
+    pub(super) async fn serve(&mut self) -> Option<Bytes> {
         let clock = &self.core().clock;
         loop {
             clock.set(self.connection, clock.after(self.site.config.timeouts.idle));
@@ -39,10 +39,11 @@ impl Client<'_> {
                 Next::Odd(why) => {
                     tracing::debug!("{}: served by hyper: {why}", self.from.peer);
                     clock.clear(self.connection);
-                    return Some((self.stream, self.held.take().into()));
+                    return Some(self.held.take().into());
                 }
-                Next::Refused(refusal) => self.refuse_unread(refusal).await,
-                Next::Request(asked) => self.answer(asked).await,
+                Next::Refused(refusal) => Box::pin(self.refuse_unread(refusal)).await,
+                // Boxed, so that a connection that waits does not have its memory.
+                Next::Request(asked) => Box::pin(self.answer(asked)).await,
             };
             match then {
                 Then::Next => {}
