@@ -29,6 +29,8 @@ pub(crate) struct Run<'a> {
     share: Share,
     /// Bytes in front of a payload.
     headers: usize,
+    /// [`Tcb::send_window`].
+    send_window: u32,
     /// The window field, once a segment contains it.
     window: Option<u16>,
 }
@@ -48,7 +50,8 @@ impl<'a> Run<'a> {
             return None;
         }
         let options = if tcb.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
-        Some(Self { path, ts, us, share, headers: build::header_len(path, false, options as u8), window: None })
+        let (headers, send_window) = (build::header_len(path, false, options as u8), tcb.send_window());
+        Some(Self { path, ts, us, share, headers, send_window, window: None })
     }
 
     /// Sends the connection's next new segment, `run` bytes after a burst's end; the caller sets
@@ -71,7 +74,7 @@ impl<'a> Run<'a> {
         let (mss, edge) = (u32::from(tcb.mss), tcb.snd.una() + tcb.snd.wnd());
         let segment = &store.segments[index];
         let (len, seq, end) = (segment.len, segment.seq, segment.end());
-        let (flight, cwnd) = (tcb.snd.outstanding(), tcb.send_window());
+        let (flight, cwnd) = (tcb.snd.outstanding(), self.send_window);
         let fin = segment.has(mark::FIN);
         let small = len < mss && index == tcb.tx.tail() && !fin;
         if len == 0
@@ -84,7 +87,7 @@ impl<'a> Run<'a> {
             return None;
         }
         debug_assert!(!pool.is_shared(&segment.head), "an unsent frame has one handle");
-        let ends = segment.next == NIL || tcb.window_ends_burst(store, segment, flight, run);
+        let ends = segment.next == NIL || tcb.window_ends_burst(store, segment, (flight, cwnd), run);
         let window = match self.window {
             Some(window) => window,
             None => self.begin(tcb, stats),

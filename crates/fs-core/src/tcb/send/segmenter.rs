@@ -150,15 +150,21 @@ impl Tcb {
     #[inline(never)]
     fn ends_burst_before_last(&self, store: &TxStore, index: u32, run: u32, now: Instant) -> bool {
         let segment = &store.segments[index];
-        self.window_ends_burst(store, segment, self.flight(), run)
+        self.window_ends_burst(store, segment, (self.flight(), self.send_window()), run)
             || self.ext.as_ref().is_some_and(|ext| ext.pacing.ends_burst(segment.len, now))
     }
 
-    /// Like [`Tcb::ends_burst`] for a segment with a successor, without pacing; `flight` bytes are
-    /// in flight before it.
+    /// Like [`Tcb::ends_burst`] for a segment with a successor, without pacing; `flight` bytes of
+    /// `cwnd` are in flight before it.
     #[inline(always)]
-    pub(crate) fn window_ends_burst(&self, store: &TxStore, segment: &TxSegment, flight: u32, run: u32) -> bool {
-        let (next, mss, cwnd) = (&store.segments[segment.next], self.mss as u32, self.send_window());
+    pub(crate) fn window_ends_burst(
+        &self,
+        store: &TxStore,
+        segment: &TxSegment,
+        (flight, cwnd): (u32, u32),
+        run: u32,
+    ) -> bool {
+        let (next, mss) = (&store.segments[segment.next], self.mss as u32);
         let small = next.len < mss && segment.next == self.tx.tail() && !next.has(mark::FIN);
         flight + segment.span() >= cwnd
             || run + segment.len + mss > cwnd / 2
