@@ -76,17 +76,8 @@ impl<P: FramePool> Stack<P> {
             Deliver::Here => return Ok(None),
             Deliver::Owner(to) => (to, &mut stats.packets_forwarded),
             Deliver::Listener(to) => (to, &mut stats.listen_global),
-            Deliver::Ask(to) => {
-                if echo == Some(config.core) {
-                    // The echoed timestamp is not one of this core's.
-                    limits.record_stray();
-                }
-                // Limits only the receiving core: a forwarded packet was counted there.
-                if hops == 0 && !limits.may_ask(config.tcp.challenge_acks, *now) {
-                    return Err(TooMany);
-                }
-                (to, &mut stats.packets_asked)
-            }
+            Deliver::Search(_) if !limits.may_ask(config.tcp.challenge_acks, *now) => return Err(TooMany),
+            Deliver::Search(to) | Deliver::Ask(to) => (to, &mut stats.packets_asked),
         };
         *count += 1;
         Ok(Some(to))

@@ -11,6 +11,15 @@ use fs_sim::rss::{self, Rss};
 use fs_sim::wire;
 use std::net::{IpAddr, SocketAddr};
 
+/// Sum of a counter over all cores.
+macro_rules! sum {
+    ($cores:expr, $counter:ident) => {
+        $cores.host.shards.iter().map(|shard| shard.stack.stats().$counter).sum::<u64>()
+    };
+}
+
+mod search;
+
 /// The ports of a runtime of 16 cores.
 const PORTS: (u16, u16) = (20_000, 48_671);
 
@@ -81,13 +90,6 @@ impl Cores {
             shard.stack.set_steering(Some(Box::new(steering)));
         }
     }
-}
-
-/// Sum of a counter over all cores.
-macro_rules! sum {
-    ($cores:expr, $counter:ident) => {
-        $cores.host.shards.iter().map(|shard| shard.stack.stats().$counter).sum::<u64>()
-    };
 }
 
 /// A client of several cores, and a server of one.
