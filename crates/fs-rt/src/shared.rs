@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) apps_left: AtomicUsize,
     /// Cores that have connections left in a graceful shutdown.
     pub(crate) drains_left: AtomicUsize,
+    /// By core: at the end of the run it has nothing left to send, or has failed.
+    drained: Box<[AtomicBool]>,
     /// Interfaces whose devices are gone, or not attached to yet.
     gone: Mutex<BTreeSet<u8>>,
     /// Devices that the runtime has not attached to yet are left to other programs.
@@ -102,6 +104,7 @@ impl Shared {
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
+            drained: (0..cores).map(|_| AtomicBool::new(false)).collect(),
             gone: Mutex::new(gone),
             forgoes_devices: AtomicBool::new(false),
             let_go: AtomicUsize::new(0),
@@ -174,6 +177,17 @@ impl Shared {
             tracing::info!(device, ?queues, "the device is back");
         }
         Some(Ok(opener))
+    }
+
+    /// Records that this core has nothing left to send, or has failed. May be called again.
+    pub(crate) fn set_drained(&self, core: usize) {
+        self.drained[core].store(true, Ordering::Release);
+    }
+
+    /// Returns true if no core has anything left to send. Until then each core serves its queues,
+    /// which receive packets for connections of the others.
+    pub(crate) fn all_drained(&self) -> bool {
+        self.drained.iter().all(|drained| drained.load(Ordering::Acquire))
     }
 
     /// Ends the run at once. The first failure is the one that is reported.
