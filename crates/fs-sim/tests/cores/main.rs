@@ -1,8 +1,8 @@
 //! A host with several cores and separate queues: which core receives which packet, and how.
 
 use fs_core::{
-    Connect, CoreId, DropReason, Error, FlowKey, FramePool, Framing, Instant, Listen, ListenerId, Outbound, RxChecksum,
-    RxFrame, TcpId, TcpOptions, TcpState, TxFrame, UdpId,
+    Connect, CoreId, CoreMessage, DropReason, Error, FlowKey, FramePool, Framing, Instant, Listen, ListenerId,
+    Outbound, RxChecksum, RxFrame, TcpId, TcpOptions, TcpState, TxFrame, UdpId,
 };
 use fs_sim::host::{Host, HostConfig, IFACE, ipv4};
 use fs_sim::icmp;
@@ -18,6 +18,7 @@ macro_rules! sum {
     };
 }
 
+mod moves;
 mod search;
 
 /// The ports of a runtime of 16 cores.
@@ -28,12 +29,14 @@ struct Cores {
     host: Host,
     sent: Vec<Vec<u8>>,
     now: Instant,
+    /// A core that runs no turns, and the messages that wait for it, by sender.
+    busy: Option<(usize, Vec<Vec<CoreMessage>>)>,
 }
 
 impl Cores {
     fn new(number: usize, config: HostConfig) -> Self {
         let host = Host::new(number, config, Framing::Ip, None, 1500, Rng::new(1 + number as u64));
-        Self { host, sent: Vec::new(), now: Instant::from_millis(1) }
+        Self { host, sent: Vec::new(), now: Instant::from_millis(1), busy: None }
     }
 
     fn count(&self) -> usize {
@@ -54,7 +57,8 @@ impl Cores {
     fn run(&mut self) {
         loop {
             let mut quiet = true;
-            for core in 0..self.count() {
+            let busy = self.busy.as_ref().map(|(core, _)| *core);
+            for core in (0..self.count()).filter(|&core| Some(core) != busy) {
                 let stack = &mut self.host.shards[core].stack;
                 stack.set_now(self.now);
                 stack.tick();
@@ -73,13 +77,29 @@ impl Cores {
                 stack.drain_outbound(&mut messages);
                 quiet &= messages.is_empty();
                 for Outbound { to, message } in messages {
-                    self.host.shards[usize::from(to.0)].stack.deliver(message);
+                    match &mut self.busy {
+                        Some((busy, waiting)) if *busy == usize::from(to.0) => waiting[core].push(message),
+                        _ => self.host.shards[usize::from(to.0)].stack.deliver(message),
+                    }
                 }
             }
             if quiet {
                 return;
             }
         }
+    }
+
+    /// From now on the core runs no turns.
+    fn pause(&mut self, core: usize) {
+        self.busy = Some((core, (0..self.count()).map(|_| Vec::new()).collect()));
+    }
+
+    /// The paused core takes its messages, from core 0 first.
+    fn resume(&mut self) {
+        let (core, waiting) = self.busy.take().expect("a paused core");
+        let stack = &mut self.host.shards[core].stack;
+        stack.set_now(self.now);
+        waiting.into_iter().flatten().for_each(|message| stack.deliver(message));
     }
 
     /// Sets each core's steering to the device's hash, which is not visible in the ports.

@@ -70,6 +70,9 @@ impl<P: FramePool> Stack<P> {
         let Self { config, delivery, limits, listeners, handovers, ts_clock, stats, now, .. } = self;
         let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
         let initial = segment.flags.syn() && !segment.flags.ack();
+        if initial {
+            handovers.forget(hash);
+        }
         let packet = Unclaimed { key: &segment.key, initial, echo, hops };
         let listening = AtDestination { listeners, key: &segment.key, hash };
         let (to, count) = match delivery.deliver(&packet, &listening, || handovers.find(hash, *now)) {
