@@ -423,3 +423,29 @@ fn connection_that_moves_replaces_older_time_wait() {
     let resets = sum!(reused.pair.client, resets_sent);
     assert_eq!(resets, 0);
 }
+
+/// A SYN cookie's first data comes to another core than its handshake.
+#[test]
+fn cookie_opens_one_connection() {
+    let mut config = HostConfig::plain();
+    config.limits.syn_cache = 0;
+    let client = Cores::new(0, HostConfig { cores: 2, ephemeral_ports: PORTS, ..config });
+    let mut pair = Pair { client, server: Cores::new(1, HostConfig::plain()) };
+    let listen = Listen { at: at(0, 80), backlog: 10, v6_only: false, fast_open: 0, options: TcpOptions::default() };
+    let listeners = [0, 1].map(|core| pair.client.host.shards[core].stack.tcp_listen(listen).unwrap());
+    let mut connect = |queue: usize| {
+        let connect = Connect { remote: at(0, 80), local: None, options: TcpOptions::default() };
+        let id = pair.server.host.shards[0].stack.tcp_connect(connect).unwrap();
+        pair.run(|_| queue);
+        id
+    };
+    // Both cores have sent cookies.
+    let (_, peer) = (connect(0), connect(1));
+    pair.server.host.shards[0].stack.tcp_send(peer, b"hello").unwrap();
+    pair.run(|_| 0);
+    let opened = pair.client.host.shards.iter().map(|shard| shard.stack.stats().syn_cookies_ok);
+    assert_eq!(opened.collect::<Vec<_>>(), [1, 1]);
+    let stack = &mut pair.client.host.shards[1].stack;
+    let (accepted, _) = stack.tcp_accept(listeners[1]).unwrap();
+    assert_eq!(stack.tcp_recv(accepted, &mut [0; 10]), Ok(5));
+}

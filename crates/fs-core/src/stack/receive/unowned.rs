@@ -25,7 +25,7 @@ impl<P: FramePool> Stack<P> {
         if remote == local && segment.key.remote_port() == port || !self.net.is_unicast(remote) {
             return self.discard(frames, DropReason::BadAddress);
         }
-        if self.on_cookie(segment, hash, frames) {
+        if self.on_cookie(segment, hash, frames, hops) {
             return;
         }
         let me = self.config.core;
@@ -67,8 +67,8 @@ impl<P: FramePool> Stack<P> {
     /// The other cores would have to be searched, but this second's budget for searches without
     /// result is spent.
     pub(super) fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<CoreId>, TooMany> {
-        let Self { config, delivery, limits, listeners, handovers, ts_clock, stats, now, .. } = self;
-        let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
+        let echo = self.echoed_core(segment);
+        let Self { config, delivery, limits, listeners, handovers, stats, now, .. } = self;
         let initial = segment.flags.syn() && !segment.flags.ack();
         if initial {
             handovers.forget(hash);
@@ -84,6 +84,12 @@ impl<P: FramePool> Stack<P> {
         };
         *count += 1;
         Ok(Some(to))
+    }
+
+    /// Returns the core that the segment's echo of our timestamp names, if there is such a core.
+    pub(super) fn echoed_core(&self, segment: &Segment) -> Option<CoreId> {
+        let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| self.ts_clock.owner(ts.ecr));
+        echo.filter(|core| core.0 < self.config.cores)
     }
 
     pub(super) fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {
