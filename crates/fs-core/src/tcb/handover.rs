@@ -63,6 +63,8 @@ pub struct Handover {
     pub(crate) conn_stats: ConnectionStats,
     /// Received data that is not read yet, in order.
     pub(crate) received: Vec<Frame>,
+    /// It was opened without a listener, so it has no listener's options yet.
+    pub(crate) inherits: bool,
 }
 
 impl Handover {

@@ -12,16 +12,20 @@ struct Moves {
 
 impl Moves {
     fn new(listening: &[usize], timestamps: bool) -> Self {
+        Self::with(listening, timestamps, |_| TcpOptions::default())
+    }
+
+    /// Like `new`, with options for the listener of each core.
+    fn with(listening: &[usize], timestamps: bool, options: impl Fn(usize) -> TcpOptions) -> Self {
         let mut config = HostConfig::plain();
         config.tcp.timestamps = timestamps;
         let client = Cores::new(0, HostConfig { cores: 3, ephemeral_ports: PORTS, ..config.clone() });
         let mut pair = Pair { client, server: Cores::new(1, config) };
-        let listen =
-            Listen { at: at(0, 80), backlog: 10, v6_only: false, fast_open: 0, options: TcpOptions::default() };
-        let listeners = listening
-            .iter()
-            .map(|&core| (core, pair.client.host.shards[core].stack.tcp_listen(listen).unwrap()))
-            .collect();
+        let listen = |core| {
+            let listen = Listen { at: at(0, 80), backlog: 10, v6_only: false, fast_open: 0, options: options(core) };
+            (core, pair.client.host.shards[core].stack.tcp_listen(listen).unwrap())
+        };
+        let listeners = listening.iter().copied().map(listen).collect();
         pair.client.run();
         Self { pair, listeners }
     }
@@ -111,4 +115,25 @@ fn newer_connection_does_not_follow_an_older_one() {
     moves.send(peer, b"hello", 2);
     assert_eq!(moves.read(1 - core, accepted), b"hello");
     assert_eq!(moves.resets(), 0);
+}
+
+#[test]
+fn connection_without_a_listener_gets_the_options_of_the_next_one() {
+    for plain in [true, false] {
+        let user_timeout = (!plain).then_some(Duration::from_secs(9));
+        let own = |core| TcpOptions { nodelay: core == 1, user_timeout, ..TcpOptions::default() };
+        let mut moves = Moves::with(&[1, 2], true, own);
+        let connect = Connect { remote: at(0, 80), local: None, options: TcpOptions::default() };
+        moves.pair.server.host.shards[0].stack.tcp_connect(connect).unwrap();
+        moves.pair.server.run();
+        for packet in std::mem::take(&mut moves.pair.server.sent) {
+            moves.pair.client.arrive(2, &packet);
+        }
+        // Between the SYN and the end of the handshake, the listener of core 2 closes.
+        moves.close_listener(2);
+        moves.pair.run(|_| 2);
+        let accepted = moves.accept(1).expect("the connection that moved");
+        let options = moves.pair.client.host.shards[1].stack.tcp_options(accepted).unwrap();
+        assert_eq!((options.nodelay, options.user_timeout), (true, user_timeout));
+    }
 }

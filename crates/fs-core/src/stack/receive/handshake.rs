@@ -472,7 +472,7 @@ impl<P: FramePool> Stack<P> {
         }
         self.on_connection(slot, segment, hash, frames);
         if listener.is_none() {
-            self.pass_on(slot);
+            self.pass_on(slot, true);
         }
     }
 
