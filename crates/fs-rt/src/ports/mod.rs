@@ -242,6 +242,10 @@ impl Ports {
         given: Option<(u64, u64)>,
         reserve: impl FnOnce() -> io::Result<Option<Reservation>>,
     ) -> io::Result<LeasedAddress> {
+        if !self.in_kernel {
+            // No control thread calls it regularly.
+            self.free_cooled(Instant::now());
+        }
         let mut used = self.lock();
         let known = used.get_mut(&place).filter(|known| {
             let is_given_up = self.in_kernel && !known.held && known.reservation.is_none();

@@ -129,6 +129,16 @@ fn port_in_time_wait_is_free_and_exclusive() {
 }
 
 #[test]
+fn port_of_standalone_addressing_is_free_after_its_cool_down() {
+    let entered = Arc::new(AtomicI32::new(0));
+    let ours = Ports::new(false, vec![Some(Box::new(Counting(entered.clone())))], Ephemeral::default(), Duration::ZERO);
+    let first = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    ours.release(first, true);
+    assert_eq!(ours.acquire(Protocol::Tcp, any_port(), false).unwrap(), first);
+    assert_eq!(entered.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn kernel_server_keeps_its_port() {
     let listener = std::net::TcpListener::bind(any_port()).unwrap();
     let at = listener.local_addr().unwrap();
