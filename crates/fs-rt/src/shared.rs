@@ -6,7 +6,7 @@ use crate::device::queues::{NamedQueues, QueueOpener, core_of};
 use crate::error::RunError;
 use crate::kernel::{ControlPlane, WorldChange};
 use crate::mailbox::Inboxes;
-use crate::ports::{Addresses, Ports};
+use crate::ports::{Addresses, CooledPorts, Ports};
 use crate::stats::CoreStats;
 use fs_core::IfaceId;
 use std::collections::BTreeSet;
@@ -51,6 +51,8 @@ pub(crate) enum Message {
     },
     /// The device is gone: the core must close its queues.
     LetGo(IfaceId),
+    /// Are there connections at these ports?
+    CooledPorts(Arc<CooledPorts>),
 }
 
 /// State that all cores and handles share. No connection's data path uses it.
@@ -177,6 +179,23 @@ impl Shared {
             tracing::info!(device, ?queues, "the device is back");
         }
         Some(Ok(opener))
+    }
+
+    /// Frees ports whose cool-down has ended, unless a core has connections there. Called regularly.
+    /// `asked`: the ports that the cores were asked about.
+    pub(crate) fn free_ports(&self, asked: &mut Option<Arc<CooledPorts>>, now: Instant) {
+        if let Some(answered) = asked.take_if(|asked| asked.is_answered()) {
+            self.ports.free_answered(&answered, now);
+        }
+        if asked.is_some() {
+            return;
+        }
+        let cooled = self.ports.take_cooled(now);
+        if !cooled.is_empty() {
+            let question = Arc::new(CooledPorts::new(cooled, self.inboxes.len()));
+            self.inboxes.iter().for_each(|inbox| inbox.send(Message::CooledPorts(question.clone())));
+            *asked = Some(question);
+        }
     }
 
     /// Records that this core has nothing left to send, or has failed. May be called again.

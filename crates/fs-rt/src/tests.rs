@@ -6,7 +6,7 @@ use crate::kernel::WorldChange;
 use crate::shared::Message;
 use crate::sys::EventFd;
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
-use fs_core::{FramePool, Framing, IfaceId, RxFrame, TxFrame};
+use fs_core::{Connect, FramePool, Framing, IfaceId, Protocol, RxFrame, TcpOptions, TxFrame};
 use fs_xdp::{Link, LinkCaps, LinkStats, Umem, UmemConfig, UmemPool};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -353,6 +353,36 @@ fn packets_that_the_kernel_has_not_taken_are_offered_again() {
         handle.shutdown(Duration::from_secs(1));
         core.join().unwrap().unwrap();
     }
+}
+
+/// The socket is closed, and the peer is slow.
+#[test]
+fn port_is_not_freed_while_its_connection_still_sends() {
+    let (runtime, _peer) = runtime();
+    let seen = runtime.run(|_| async {
+        let core = CoreRef::require().unwrap();
+        let lease = || core.lease(Protocol::Tcp, SocketAddr::new(ADDR, 0), false).unwrap();
+        let first = lease();
+        let (port, remote) = (first.addr(), "10.9.0.2:80".parse().unwrap());
+        let connect = Connect { remote, local: Some(port), options: TcpOptions::default() };
+        let id = core.stack(|stack| stack.tcp_connect(connect)).unwrap();
+        drop((first.for_connection(), first));
+        let mut ports = Vec::new();
+        let (mut asked, mut now) = (None, Instant::now());
+        for _ in 0..2 {
+            now += Duration::from_secs(400);
+            core.0.shared.free_ports(&mut asked, now);
+            assert!(asked.is_some());
+            for _ in 0..2 {
+                crate::turn().await;
+            }
+            core.0.shared.free_ports(&mut asked, now);
+            ports.push(lease().addr() == port);
+            core.stack(|stack| stack.tcp_abort(id));
+        }
+        ports
+    });
+    assert_eq!(seen.unwrap(), [[false, true]], "the port is free again");
 }
 
 /// The messages behind it in the inbox are carried out.
