@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CLIENT, SERVER, runtime, server};
+use common::{CLIENT, SERVER, ending_within, runtime, server};
 use fs_compat::{TcpListener, TcpStream};
 use fs_core::{Framing, IfaceId, RxFrame, TxFrame};
 use fs_rt::{CoreStats, LinkChoice, Runtime, Standalone};
@@ -16,10 +16,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A link to both cores of the other side. It distributes packets in turn, regardless of their
-/// flow. It must be polled.
+/// flow, or sends all to the first core. It must be polled.
 struct Dealer {
     ends: [MemoryLink; 2],
     turn: usize,
+    only_first: bool,
     one: Vec<TxFrame>,
 }
 
@@ -35,7 +36,7 @@ impl Link for Dealer {
     fn tx(&mut self, pool: &mut UmemPool, frames: &mut Vec<TxFrame>) -> io::Result<usize> {
         let mut sent = 0;
         while !frames.is_empty() {
-            self.turn += 1;
+            self.turn += usize::from(!self.only_first);
             loop {
                 let frame = frames.remove(0);
                 let more = frame.frame.more();
@@ -78,12 +79,19 @@ impl Link for Dealer {
 
 /// A client of one core and a server of two. Bare IP, so there are no neighbours to resolve.
 fn world() -> (Runtime, Runtime) {
+    let (client, server) = links(false);
+    (runtime(Standalone::new().addr(CLIENT, 24), client), runtime(Standalone::new().addr(SERVER, 24), server))
+}
+
+type Links = Vec<Box<dyn Link>>;
+
+/// Returns the link of the client and those of the server. `only_first`: the server's first core
+/// receives all packets.
+fn links(only_first: bool) -> (Links, Links) {
     let (to_first, first) = memory_pair(Framing::Ip, 1500).unwrap();
     let (to_second, second) = memory_pair(Framing::Ip, 1500).unwrap();
-    let dealer = Dealer { ends: [to_first, to_second], turn: 0, one: Vec::new() };
-    let client = runtime(Standalone::new().addr(CLIENT, 24), vec![Box::new(dealer)]);
-    let server = runtime(Standalone::new().addr(SERVER, 24), vec![Box::new(first), Box::new(second)]);
-    (client, server)
+    let dealer = Dealer { ends: [to_first, to_second], turn: 0, only_first, one: Vec::new() };
+    (vec![Box::new(dealer)], vec![Box::new(first), Box::new(second)])
 }
 
 fn total(stats: &[CoreStats], counter: &str) -> u64 {
@@ -203,6 +211,51 @@ fn core_stops_listening_without_resets() {
     drop(serving.join().unwrap());
     let asked = asked.unwrap()[0];
     assert_eq!(total(&handle.stats(), "accepted"), u64::from(asked));
+}
+
+#[test]
+fn idle_core_receives_until_all_cores_have_sent_everything() {
+    const BYTES: usize = 200_000;
+    let (of_client, of_server) = links(true);
+    let client = runtime(Standalone::new().addr(CLIENT, 24), of_client);
+    let server = ending_within(Duration::from_secs(20), Standalone::new().addr(SERVER, 24), of_server);
+    let written = Arc::new(AtomicBool::new(false));
+    let has_written = written.clone();
+    let serving = std::thread::spawn(move || {
+        server.run(move |core| async move {
+            // The connection is core 1's, and all its packets arrive at core 0, which is idle.
+            if core.index() == 1 {
+                let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(&[7; BYTES]).await.unwrap();
+                has_written.store(true, SeqCst);
+            }
+            // The run ends without a shutdown.
+        })
+    });
+    let read = client.run(move |_| {
+        let written = written.clone();
+        async move {
+            let mut stream = connect_until_it_listens().await;
+            until(|| written.load(SeqCst)).await;
+            // The end of the run begins.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let mut all = Vec::new();
+            let read = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut all)).await;
+            (all.len(), read.map(|end| end.map_err(|e| e.kind())))
+        }
+    });
+    serving.join().unwrap().unwrap();
+    assert_eq!(read.unwrap(), [(BYTES, Ok(Ok(BYTES)))]);
+}
+
+async fn connect_until_it_listens() -> TcpStream {
+    loop {
+        match TcpStream::connect(server(7)).await {
+            Ok(stream) => return stream,
+            Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
 }
 
 #[test]

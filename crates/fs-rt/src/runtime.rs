@@ -148,7 +148,7 @@ impl Runtime {
         T: Send + 'static,
     {
         let Self { shared, cores, keep } = self;
-        let mut threads = Vec::new();
+        let (mut threads, count) = (Vec::new(), cores.len());
         for (index, setup) in cores.into_iter().enumerate() {
             let (core_shared, app) = (shared.clone(), app.clone());
             let spawned = std::thread::Builder::new()
@@ -157,6 +157,7 @@ impl Runtime {
             match spawned {
                 Ok(thread) => threads.push(thread),
                 Err(source) => {
+                    (index..count).for_each(|core| shared.set_drained(core));
                     shared.fail(RunError::Core { core: index, what: "cannot start its thread", source });
                     break;
                 }
@@ -183,7 +184,10 @@ where
     F: FnOnce(CoreCtx) -> Fut,
     Fut: Future<Output = T> + 'static,
 {
-    match catch_unwind(AssertUnwindSafe(|| run_core(index, setup, &shared, app))) {
+    let ended = catch_unwind(AssertUnwindSafe(|| run_core(index, setup, &shared, app)));
+    // After a failure, too: the other cores need not wait for this one.
+    shared.set_drained(index);
+    match ended {
         Ok(Ok(output)) => output,
         Ok(Err((what, source))) => {
             shared.fail(RunError::Core { core: index, what, source });

@@ -6,7 +6,7 @@ use crate::device::queues::{NamedQueues, QueueOpener, core_of};
 use crate::error::RunError;
 use crate::kernel::{ControlPlane, WorldChange};
 use crate::mailbox::Inboxes;
-use crate::ports::{Addresses, Ports};
+use crate::ports::{Addresses, CooledPorts, Ports};
 use crate::stats::CoreStats;
 use fs_core::IfaceId;
 use std::collections::BTreeSet;
@@ -51,6 +51,8 @@ pub(crate) enum Message {
     },
     /// The device is gone: the core must close its queues.
     LetGo(IfaceId),
+    /// Are there connections at these ports?
+    CooledPorts(Arc<CooledPorts>),
 }
 
 /// State that all cores and handles share. No connection's data path uses it.
@@ -69,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) apps_left: AtomicUsize,
     /// Cores that have connections left in a graceful shutdown.
     pub(crate) drains_left: AtomicUsize,
+    /// By core: at the end of the run it has nothing left to send, or has failed.
+    drained: Box<[AtomicBool]>,
     /// Interfaces whose devices are gone, or not attached to yet.
     gone: Mutex<BTreeSet<u8>>,
     /// Devices that the runtime has not attached to yet are left to other programs.
@@ -102,6 +106,7 @@ impl Shared {
             published: (0..cores).map(|core| Mutex::new(CoreStats { core, ..CoreStats::default() })).collect(),
             apps_left: AtomicUsize::new(cores),
             drains_left: AtomicUsize::new(cores),
+            drained: (0..cores).map(|_| AtomicBool::new(false)).collect(),
             gone: Mutex::new(gone),
             forgoes_devices: AtomicBool::new(false),
             let_go: AtomicUsize::new(0),
@@ -174,6 +179,34 @@ impl Shared {
             tracing::info!(device, ?queues, "the device is back");
         }
         Some(Ok(opener))
+    }
+
+    /// Frees ports whose cool-down has ended, unless a core has connections there. Called regularly.
+    /// `asked`: the ports that the cores were asked about.
+    pub(crate) fn free_ports(&self, asked: &mut Option<Arc<CooledPorts>>, now: Instant) {
+        if let Some(answered) = asked.take_if(|asked| asked.is_answered()) {
+            self.ports.free_answered(&answered, now);
+        }
+        if asked.is_some() {
+            return;
+        }
+        let cooled = self.ports.take_cooled(now);
+        if !cooled.is_empty() {
+            let question = Arc::new(CooledPorts::new(cooled, self.inboxes.len()));
+            self.inboxes.iter().for_each(|inbox| inbox.send(Message::CooledPorts(question.clone())));
+            *asked = Some(question);
+        }
+    }
+
+    /// Records that this core has nothing left to send, or has failed. May be called again.
+    pub(crate) fn set_drained(&self, core: usize) {
+        self.drained[core].store(true, Ordering::Release);
+    }
+
+    /// Returns true if no core has anything left to send. Until then each core serves its queues,
+    /// which receive packets for connections of the others.
+    pub(crate) fn all_drained(&self) -> bool {
+        self.drained.iter().all(|drained| drained.load(Ordering::Acquire))
     }
 
     /// Ends the run at once. The first failure is the one that is reported.

@@ -1,10 +1,12 @@
 //! Tests of building and ending runtimes.
 
+mod sleep;
+
 use crate::kernel::WorldChange;
 use crate::shared::Message;
 use crate::sys::EventFd;
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
-use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, RxFrame, TcpOptions, TxFrame};
+use fs_core::{Connect, FramePool, Framing, IfaceId, Protocol, RxFrame, TcpOptions, TxFrame};
 use fs_xdp::{Link, LinkCaps, LinkStats, Umem, UmemConfig, UmemPool};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -176,15 +178,6 @@ fn dead_link_ends_the_run() {
     assert!(matches!(&error, RunError::Link { interface: 0, device, .. } if device == "link 0"), "{error}");
 }
 
-#[test]
-fn idle_core_sleeps_until_a_deadline() {
-    let (runtime, _peer) = runtime();
-    let handle = runtime.handle();
-    runtime.run(|_| tokio::time::sleep(Duration::from_millis(500))).unwrap();
-    let stats = handle.stats().pop().unwrap().runtime;
-    assert!(stats.sleeps > 0 && stats.sleeps < 20, "{stats:?}");
-}
-
 /// Work for a core from another thread.
 #[derive(Default)]
 struct Work {
@@ -254,141 +247,6 @@ fn source_is_polled_in_each_turn_and_wakes_a_sleeping_core() {
     // Without the doorbell, the core would find the work at its check of the link, up to a second
     // later each time.
     assert!(started.elapsed() < Duration::from_secs(ROUNDS as u64 / 2));
-}
-
-/// State of a core that another thread sees.
-#[derive(Default)]
-struct Seen {
-    looks: AtomicUsize,
-    /// There is work for the core.
-    busy: AtomicBool,
-    /// Number of times that the core has been busy for long.
-    rounds: AtomicUsize,
-}
-
-impl Source for Arc<Seen> {
-    fn poll(&self) -> usize {
-        self.looks.fetch_add(1, SeqCst);
-        self.busy.load(SeqCst).into()
-    }
-
-    fn prepare_sleep(&self) -> bool {
-        !self.busy.load(SeqCst)
-    }
-
-    fn awake(&self) {}
-}
-
-/// Repeats: the core is busy for a while and then idle. Returns whether a packet wakes it soon each
-/// time, before its check once per second.
-fn packets_wake_soon(rounds: usize) -> bool {
-    const SOON: Duration = Duration::from_millis(300);
-    let (runtime, mut peer) = runtime();
-    let (seen, doorbell) = (Arc::new(Seen::default()), EventFd::new().unwrap());
-    let for_core = seen.clone();
-    let sender = std::thread::spawn(move || {
-        let umem = Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap();
-        let mut pool = umem.pool(64).unwrap();
-        let mut soon = true;
-        for round in 1..=rounds {
-            while seen.rounds.load(SeqCst) < round {
-                std::thread::yield_now();
-            }
-            // By then it sleeps and has published its counters.
-            std::thread::sleep(Duration::from_millis(300));
-            let mut frame = pool.alloc().unwrap();
-            frame.grow_back(40);
-            let (before, sent) = (seen.looks.load(SeqCst), Instant::now());
-            peer.tx(&mut pool, &mut vec![TxFrame { frame, checksum: None }]).unwrap();
-            while seen.looks.load(SeqCst) == before {
-                assert!(sent.elapsed() < Duration::from_secs(60), "the core never looks");
-                std::thread::yield_now();
-            }
-            soon &= sent.elapsed() < SOON;
-        }
-        (peer, soon)
-    });
-    let for_core = Arc::new(Mutex::new(Some((for_core, doorbell.as_fd().try_clone_to_owned().unwrap(), doorbell))));
-    runtime
-        .run(move |_| async move {
-            let (seen, doorbell, notifier) = for_core.lock().unwrap().take().unwrap();
-            CoreRef::require().unwrap().add_source(Rc::new(seen.clone()), doorbell).unwrap();
-            for round in 1..=rounds {
-                seen.busy.store(true, SeqCst);
-                notifier.notify();
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                seen.busy.store(false, SeqCst);
-                seen.rounds.store(round, SeqCst);
-                tokio::time::sleep(Duration::from_millis(800)).await;
-            }
-        })
-        .unwrap();
-    sender.join().unwrap().1
-}
-
-/// On a busy machine a thread may wait for its turn, so one undisturbed run is enough.
-#[test]
-fn packet_wakes_a_core_that_was_busy_for_long() {
-    assert!((0..5).any(|_| packets_wake_soon(3)), "not woken in one of three rounds, five times");
-}
-
-/// Waits for a condition.
-async fn until(mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it does not come");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-/// An ACK waits for a frame, and there is none. The core still sleeps, and sends it when there is
-/// one.
-#[test]
-fn core_without_frames_sleeps() {
-    let (ours, theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
-    let of = |link, last| {
-        let builder = Runtime::builder().cores([0]).pin(false).frames(256).link(LinkChoice::Memory(vec![link]));
-        builder.standalone(Standalone::new().addr([10, 9, 0, last], 24)).build().unwrap()
-    };
-    let (server, client) = (of(Box::new(ours), 1), of(Box::new(theirs), 2));
-    let at = SocketAddr::new(ADDR, 80);
-    // Steps: it listens; it has taken the frames; the other end has its ACK.
-    static STEPS: AtomicUsize = AtomicUsize::new(0);
-    let client = std::thread::spawn(move || {
-        client.run(move |_| async move {
-            let core = CoreRef::require().unwrap();
-            until(|| STEPS.load(SeqCst) == 1).await;
-            let options = TcpOptions::default();
-            let id = core.stack(|stack| stack.tcp_connect(Connect { remote: at, local: None, options })).unwrap();
-            until(|| STEPS.load(SeqCst) == 2).await;
-            core.stack(|stack| stack.tcp_send(id, b"hello")).unwrap();
-            until(|| core.inspect(|stack| stack.tcp_queued(id)).is_ok_and(|(_, unacked)| unacked == 0)).await;
-            STEPS.store(3, SeqCst);
-        })
-    });
-    server
-        .run(move |_| async move {
-            let core = CoreRef::require().unwrap();
-            let listen = Listen { at, backlog: 1, v6_only: false, fast_open: 0, options: TcpOptions::default() };
-            let listener = core.stack(|stack| stack.tcp_listen(listen)).unwrap();
-            STEPS.store(1, SeqCst);
-            until(|| core.stack(|stack| stack.tcp_accept(listener)).is_ok()).await;
-            // All but one, which the received packet takes.
-            let mut held: Vec<_> = core.stack(|stack| std::iter::from_fn(|| stack.pool_mut().alloc()).collect());
-            let last = held.pop().unwrap();
-            core.stack(|stack| stack.pool_mut().free(last));
-            STEPS.store(2, SeqCst);
-            until(|| core.inspect(|stack| stack.tx_starved(IfaceId(0)))).await;
-            // Not the published count, which an idle core leaves as it is.
-            let sleeps = || core.0.snapshot().runtime.sleeps;
-            let before = sleeps();
-            until(|| sleeps() > before + 20).await;
-            core.stack(|stack| held.into_iter().for_each(|frame| stack.pool_mut().free(frame)));
-            until(|| STEPS.load(SeqCst) == 3).await;
-        })
-        .unwrap();
-    // The other end may be gone before it has ended.
-    let _ended = client.join().unwrap();
 }
 
 /// The queues carry what the device did when they were opened.
@@ -495,6 +353,36 @@ fn packets_that_the_kernel_has_not_taken_are_offered_again() {
         handle.shutdown(Duration::from_secs(1));
         core.join().unwrap().unwrap();
     }
+}
+
+/// The socket is closed, and the peer is slow.
+#[test]
+fn port_is_not_freed_while_its_connection_still_sends() {
+    let (runtime, _peer) = runtime();
+    let seen = runtime.run(|_| async {
+        let core = CoreRef::require().unwrap();
+        let lease = || core.lease(Protocol::Tcp, SocketAddr::new(ADDR, 0), false).unwrap();
+        let first = lease();
+        let (port, remote) = (first.addr(), "10.9.0.2:80".parse().unwrap());
+        let connect = Connect { remote, local: Some(port), options: TcpOptions::default() };
+        let id = core.stack(|stack| stack.tcp_connect(connect)).unwrap();
+        drop((first.for_connection(), first));
+        let mut ports = Vec::new();
+        let (mut asked, mut now) = (None, Instant::now());
+        for _ in 0..2 {
+            now += Duration::from_secs(400);
+            core.0.shared.free_ports(&mut asked, now);
+            assert!(asked.is_some());
+            for _ in 0..2 {
+                crate::turn().await;
+            }
+            core.0.shared.free_ports(&mut asked, now);
+            ports.push(lease().addr() == port);
+            core.stack(|stack| stack.tcp_abort(id));
+        }
+        ports
+    });
+    assert_eq!(seen.unwrap(), [[false, true]], "the port is free again");
 }
 
 /// The messages behind it in the inbox are carried out.

@@ -33,6 +33,11 @@ async fn alive(server: &fs_rt::Handle) -> usize {
 }
 
 pub(crate) fn runtime(own: Standalone, links: Vec<Box<dyn Link>>) -> Runtime {
+    ending_within(Duration::from_millis(200), own, links)
+}
+
+/// Like `runtime`. `drain` limits the end of its run.
+pub(crate) fn ending_within(drain: Duration, own: Standalone, links: Vec<Box<dyn Link>>) -> Runtime {
     let cores = links.len();
     Runtime::builder()
         .device("memory")
@@ -41,7 +46,7 @@ pub(crate) fn runtime(own: Standalone, links: Vec<Box<dyn Link>>) -> Runtime {
         .link(LinkChoice::Memory(links))
         .standalone(own)
         .frames(8192)
-        .drain(Duration::from_millis(200))
+        .drain(drain)
         .build()
         .unwrap()
 }

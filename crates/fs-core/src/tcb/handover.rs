@@ -6,42 +6,52 @@ use crate::frame::Frame;
 use crate::tcb::Tcb;
 use crate::tcb::connection_stats::ConnectionStats;
 use crate::time::{Duration, Instant};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-/// Time for which a connection's destination is remembered. A packet in search of its owner may
-/// pass the new core before the connection arrives there, and then finds no owner here. Too low:
-/// shorter than such a packet's path, so the peer gets a reset.
-const REMEMBERED: Duration = Duration::from_millis(100);
-/// Maximum number of remembered connections. Too high: packets without connection become slow,
-/// since each searches them, while a listener with a long queue closes.
-const REMEMBERED_MAX: usize = 256;
+/// Time for which a connection's destination is remembered. Until the new core has taken the
+/// connection, a packet that searches for its owner may pass that core, and then finds no owner
+/// here. Too low: shorter than a task keeps the new core busy, so the peer gets a reset. Too high:
+/// packets of a newer connection between the same ports visit the old one's core.
+const REMEMBERED: Duration = Duration::from_secs(10);
+/// Maximum number of remembered connections. Too low: a listener with a full accept queue (1,024 by
+/// default) closes, and the first ones are forgotten. Too high: memory.
+const REMEMBERED_MAX: usize = 4096;
 
 /// Connections that have recently moved to other cores.
 #[derive(Debug, Default)]
-pub(crate) struct RecentHandovers(VecDeque<(Instant, u64, CoreId)>);
+pub(crate) struct RecentHandovers {
+    by_hash: BTreeMap<u64, (Instant, CoreId)>,
+    /// Oldest first. An entry whose time is not that of `by_hash` is out of date.
+    order: VecDeque<(Instant, u64)>,
+}
 
 impl RecentHandovers {
     /// Records that the connection with this hash has moved to the core `to`.
     pub(crate) fn note(&mut self, hash: u64, to: CoreId, now: Instant) {
-        if self.0.len() >= REMEMBERED_MAX {
-            self.0.pop_front();
+        while let Some(&(at, oldest)) = self.order.front()
+            && (self.order.len() >= REMEMBERED_MAX || now.since(at) > REMEMBERED)
+        {
+            self.order.pop_front();
+            if self.by_hash.get(&oldest).is_some_and(|entry| entry.0 == at) {
+                self.by_hash.remove(&oldest);
+            }
         }
-        self.0.push_back((now, hash, to));
+        self.by_hash.insert(hash, (now, to));
+        self.order.push_back((now, hash));
     }
 
     /// Returns the core that a connection with this hash has moved to.
     #[inline]
-    pub(crate) fn find(&mut self, hash: u64, now: Instant) -> Option<CoreId> {
-        if self.0.is_empty() { None } else { self.search(hash, now) }
+    pub(crate) fn find(&self, hash: u64, now: Instant) -> Option<CoreId> {
+        let &(at, to) = self.by_hash.get(&hash)?;
+        (now.since(at) <= REMEMBERED).then_some(to)
     }
 
-    #[cold]
-    fn search(&mut self, hash: u64, now: Instant) -> Option<CoreId> {
-        while self.0.front().is_some_and(|(at, ..)| now.since(*at) > REMEMBERED) {
-            self.0.pop_front();
-        }
-        self.0.iter().rev().find(|(_, h, _)| *h == hash).map(|&(.., to)| to)
+    /// Forgets a connection: another one with this hash may begin.
+    #[inline]
+    pub(crate) fn forget(&mut self, hash: u64) {
+        self.by_hash.remove(&hash);
     }
 }
 
@@ -53,6 +63,8 @@ pub struct Handover {
     pub(crate) conn_stats: ConnectionStats,
     /// Received data that is not read yet, in order.
     pub(crate) received: Vec<Frame>,
+    /// It was opened without a listener, so it has no listener's options yet.
+    pub(crate) inherits: bool,
 }
 
 impl Handover {

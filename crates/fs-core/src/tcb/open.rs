@@ -134,14 +134,22 @@ impl Opening<'_> {
         tcb.set_rcv_buf(tcp.receive_buffer_initial);
         tcb.flags.set_quick(crate::tcb::recv::ack::QUICK_MAX);
         tcb.use_algorithm(options.congestion_control.unwrap_or(tcp.congestion_control), now);
-        if is_plain {
-            tcb.flags.put(Flags::NODELAY, options.nodelay);
-        } else {
-            tcb.apply(options, now);
-            if options.device.is_some() {
-                tcb.ext_mut().device = options.device;
-            }
+        tcb.inherit(options, is_plain, now);
+        if !is_plain && options.device.is_some() {
+            tcb.ext_mut().device = options.device;
         }
         tcb
+    }
+}
+
+impl Tcb {
+    /// Sets the options of the listener that accepts the connection. `is_plain`: see
+    /// [`TcpOptions::is_plain`].
+    pub(crate) fn inherit(&mut self, options: &TcpOptions, is_plain: bool, now: Instant) {
+        if is_plain {
+            self.flags.put(Flags::NODELAY, options.nodelay);
+        } else {
+            self.apply(options, now);
+        }
     }
 }

@@ -141,8 +141,8 @@ fn time_wait_bucket_overflow() {
 
 #[test]
 fn steering_forgery() {
-    // A peer chooses ports and timestamps that name any core: each packet visits each core at most
-    // once, only cores that exist, and leaves nothing behind.
+    // A peer chooses ports and timestamps that name any core: each packet makes one round of the
+    // cores, visits only cores that exist, and leaves nothing behind.
     let mut plan = plan();
     plan.cores = (1, 3);
     let mut host = Host::new(plan);
@@ -161,15 +161,13 @@ fn steering_forgery() {
             assert!(message.to.0 < 3 && message.to.0 != 1, "to a core that exists, and not to itself");
             let CoreMessage::Packet(packet) = message.message else { panic!("a packet") };
             forwarded += 1;
-            assert!(packet.hops <= 3);
-            if packet.hops < 3 {
-                // A packet that has visited all cores is not forwarded again.
-                let packet = fs_core::Packet { hops: 3, ..packet };
-                host.stack.deliver(CoreMessage::Packet(packet));
-                let mut more = Vec::new();
-                host.stack.drain_outbound(&mut more);
-                assert!(more.is_empty(), "after a round it ends");
-            }
+            assert_eq!(packet.hops, 1);
+            // A packet that has visited the named core and then all cores is not forwarded again.
+            let packet = fs_core::Packet { hops: 4, ..packet };
+            host.stack.deliver(CoreMessage::Packet(packet));
+            let mut more = Vec::new();
+            host.stack.drain_outbound(&mut more);
+            assert!(more.is_empty(), "after a round it ends");
         }
         host.transmit(64, false, |_| {});
     }
@@ -200,7 +198,7 @@ fn search_for_owners_is_rate_limited() {
                 let CoreMessage::Packet(packet) = message.message else { panic!("a packet") };
                 asked += 1;
                 // No core owns it.
-                host.stack.deliver(CoreMessage::Packet(fs_core::Packet { hops: 3, ..packet }));
+                host.stack.deliver(CoreMessage::Packet(fs_core::Packet { hops: 4, ..packet }));
             }
             host.transmit(64, false, |_| answered += 1);
         }
@@ -231,7 +229,7 @@ fn search_for_owners_of_icmp_errors_is_rate_limited() {
             let CoreMessage::Packet(packet) = message.message else { continue };
             asked += 1;
             // No core owns it.
-            host.stack.deliver(CoreMessage::Packet(fs_core::Packet { hops: 3, ..packet }));
+            host.stack.deliver(CoreMessage::Packet(fs_core::Packet { hops: 4, ..packet }));
         }
     }
     let forwarded = host.stack.stats().packets_forwarded;

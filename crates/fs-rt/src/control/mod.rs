@@ -51,6 +51,7 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
     // The last addresses that the host had. The program of a device that comes back needs them.
     let mut known: VecDeque<IpAddr> = told.ours.iter().copied().collect();
     let mut asked_sockets = refreshed;
+    let mut cooled = None;
     // The reason why a device that came back could not be attached, to log it once, and the time of
     // the attempt. Attaching itself causes notifications, and a card may reset its rings for it.
     let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();
@@ -97,7 +98,7 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
                 tracing::warn!(%error, "cannot refresh neighbours");
             }
         }
-        shared.ports.free_cooled(now);
+        shared.free_ports(&mut cooled, now);
         // Not after each notification, because the kernel replies under its RTNL lock.
         if now.duration_since(counted) >= SWEEP_EVERY {
             counted = now;

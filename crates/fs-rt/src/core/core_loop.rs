@@ -55,16 +55,16 @@ impl CoreShared {
         work
     }
 
-    /// Runs turns without tokio until closed connections have sent their queued data, or the time
-    /// is over.
+    /// Runs turns without tokio until the closed connections of all cores have sent their queued
+    /// data, or the time is over.
     pub(crate) fn drain(self: &Rc<Self>, most: Duration) {
         let until = Instant::now() + most;
         loop {
             let worked = self.turn() > 0;
             if !worked && self.stack.borrow().tcp_connections() == 0 && !self.io.borrow().is_backed_up() {
-                return;
+                self.shared.set_drained(self.index);
             }
-            if Instant::now() >= until {
+            if !worked && self.shared.all_drained() || Instant::now() >= until {
                 return;
             }
             if !worked {

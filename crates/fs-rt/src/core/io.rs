@@ -335,7 +335,6 @@ impl CoreIo {
     /// Arms wake-ups on all links. Returns `false` if there is work after all.
     pub(crate) fn prepare_sleep(&mut self, stack: &mut CoreStack, shared: &Shared) -> bool {
         let quiet = self.mail.from.iter().all(|from| from.is_empty())
-            && self.mail.to.iter().flatten().all(|to| !to.has_waiting())
             && self.ports.iter().all(|p| p.tx.is_empty())
             && !self.may_send(stack);
         if !quiet {
@@ -362,6 +361,12 @@ impl CoreIo {
     /// Returns true if the device's ring is full, so that frames wait for the link.
     pub(crate) fn is_backed_up(&self) -> bool {
         self.ports.iter().any(|p| !p.tx.is_empty())
+    }
+
+    /// Returns true if messages wait for room in another core's mailbox. Nobody tells when that core
+    /// takes some.
+    pub(crate) fn has_waiting_mail(&self) -> bool {
+        self.mail.to.iter().flatten().any(|to| to.has_waiting())
     }
 
     /// Returns true if the kernel has not taken all packets of a link's ring.

@@ -123,7 +123,8 @@ impl Reactor {
         if !quiet {
             return false;
         }
-        let by_clock = self.must_poll || backed_up || io.is_starved(&stack) || io.has_unsent();
+        let unsent = backed_up || io.has_unsent() || io.has_waiting_mail();
+        let by_clock = self.must_poll || unsent || io.is_starved(&stack);
         let soon = now + io.poller.longest_sleep(by_clock);
         let mut deadline = Some(stack.next_deadline().map_or(soon, |d| d.min(soon)));
         if self.unpublished {

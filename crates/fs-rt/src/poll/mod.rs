@@ -44,8 +44,8 @@ const YIELD_AFTER: Duration = Duration::from_micros(4);
 const UNWATCHED_AFTER: Duration = Duration::from_millis(1);
 
 /// Longest sleep if something may happen that wakes nobody: a link has no descriptor to wait on, its
-/// send ring is full, the kernel has not taken all of it, or packets wait for frames. It is the
-/// resolution of tokio's timer.
+/// send ring is full, the kernel has not taken all of it, packets wait for frames, or messages for
+/// room in another core's mailbox. It is the resolution of tokio's timer.
 const SLEEP_WITHOUT_EVENTS_MAX: Duration = Duration::from_millis(1);
 
 /// Longest sleep. The descriptor of a removed device never becomes readable, so the core must

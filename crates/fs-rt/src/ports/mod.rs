@@ -1,11 +1,13 @@
 //! Local ports in use: reserved in the kernel, entered in the devices' XDP tables, and counted over
 //! the cores, which may all listen at the same address.
 
+mod cooling;
 mod ephemeral;
 mod exchange;
 mod sink;
 
 use crate::sys::reserve::Reservation;
+pub(crate) use cooling::CooledPorts;
 pub(crate) use ephemeral::{Ephemeral, reserve_ephemeral};
 use fs_core::Protocol;
 use fs_xdp::Share;
@@ -242,6 +244,10 @@ impl Ports {
         given: Option<(u64, u64)>,
         reserve: impl FnOnce() -> io::Result<Option<Reservation>>,
     ) -> io::Result<LeasedAddress> {
+        if !self.in_kernel {
+            // No control thread calls it regularly.
+            self.free_cooled(Instant::now());
+        }
         let mut used = self.lock();
         let known = used.get_mut(&place).filter(|known| {
             let is_given_up = self.in_kernel && !known.held && known.reservation.is_none();
@@ -448,18 +454,6 @@ impl Ports {
         // Another place may have one of its addresses.
         self.tell(used, place);
         drop(freed);
-    }
-
-    /// Frees ports whose cool-down has ended. Call it regularly.
-    pub(crate) fn free_cooled(&self, now: Instant) {
-        let mut used = self.lock();
-        let due: Vec<_> = self.cooling().extract_if(.., |(until, _)| *until <= now).collect();
-        for (_, place) in due {
-            // In use again, or listed twice because it was used in between: the last entry counts.
-            if used.get(&place).is_some_and(|entry| entry.users == 0 && entry.until.is_none_or(|until| until <= now)) {
-                self.free(&mut used, place);
-            }
-        }
     }
 
     /// The links are about to be closed. From now on the kernel may answer our peers.

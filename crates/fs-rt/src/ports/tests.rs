@@ -129,6 +129,63 @@ fn port_in_time_wait_is_free_and_exclusive() {
 }
 
 #[test]
+fn port_of_standalone_addressing_is_free_after_its_cool_down() {
+    let entered = Arc::new(AtomicI32::new(0));
+    let ours = Ports::new(false, vec![Some(Box::new(Counting(entered.clone())))], Ephemeral::default(), Duration::ZERO);
+    let first = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    ours.release(first, true);
+    assert_eq!(ours.acquire(Protocol::Tcp, any_port(), false).unwrap(), first);
+    assert_eq!(entered.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn port_stays_ours_while_a_connection_still_sends() {
+    let cool_down = Duration::from_secs(60);
+    let ours = Ports::new(true, Vec::new(), Ephemeral::default(), cool_down);
+    let place = ours.acquire(Protocol::Tcp, "[::]:0".parse().unwrap(), false).unwrap();
+    let (at, local) = (place.at, SocketAddr::new([10, 9, 0, 1].into(), place.at.port()));
+    ours.release(place, true);
+    let first = Instant::now() + cool_down;
+    let asked = CooledPorts::new(ours.take_cooled(first), 2);
+    assert!(ours.take_cooled(first).is_empty(), "they are asked about once");
+    asked.answer(std::iter::empty());
+    assert!(!asked.is_answered());
+    let other = SocketAddr::new(local.ip(), at.port() ^ 1);
+    asked.answer([other, local].into_iter());
+    assert!(asked.is_answered());
+    ours.free_answered(&asked, first);
+    assert!(std::net::TcpListener::bind(at).is_err());
+    // The connection has ended by the next time.
+    ours.free_cooled(first);
+    assert!(std::net::TcpListener::bind(at).is_err());
+    let second = first + cool_down;
+    let asked = CooledPorts::new(ours.take_cooled(second), 1);
+    asked.answer([other].into_iter());
+    ours.free_answered(&asked, second);
+    std::net::TcpListener::bind(at).unwrap();
+}
+
+#[test]
+fn connection_belongs_to_the_places_with_its_address() {
+    let has = |at: &str, v6_only, local: &str| {
+        LeasedAddress::new(Protocol::Tcp, at.parse().unwrap(), v6_only).has(local.parse().unwrap())
+    };
+    for (at, v6_only, local, expected) in [
+        ("[::]:80", false, "10.0.0.1:80", true),
+        ("[::]:80", false, "[2001:db8::1]:80", true),
+        ("[::]:80", true, "10.0.0.1:80", false),
+        ("0.0.0.0:80", false, "10.0.0.1:80", true),
+        ("0.0.0.0:80", false, "[2001:db8::1]:80", false),
+        ("10.0.0.1:80", false, "10.0.0.1:80", true),
+        ("10.0.0.2:80", false, "10.0.0.1:80", false),
+        ("[::ffff:10.0.0.1]:80", false, "10.0.0.1:80", true),
+        ("[::]:81", false, "10.0.0.1:80", false),
+    ] {
+        assert_eq!(has(at, v6_only, local), expected, "{at} {local}");
+    }
+}
+
+#[test]
 fn kernel_server_keeps_its_port() {
     let listener = std::net::TcpListener::bind(any_port()).unwrap();
     let at = listener.local_addr().unwrap();

@@ -50,7 +50,9 @@ pub(crate) enum Deliver {
     Owner(CoreId),
     /// A core that listens.
     Listener(CoreId),
-    /// The next core: the owner is unknown.
+    /// The next core, in a search for the owner that begins at this core.
+    Search(CoreId),
+    /// The next core, in a search that another core has begun.
     Ask(CoreId),
 }
 
@@ -94,23 +96,20 @@ impl Delivery {
         handed_over: impl FnOnce() -> Option<CoreId>,
     ) -> Deliver {
         let &Unclaimed { key, initial, echo, hops } = packet;
-        let (me, port) = (self.core, key.local_port());
+        let port = key.local_port();
         let class = self.rfd.classify(port, key.remote_port(), || listening.port_in_use());
-        if class == Class::Active && self.is_ephemeral_port(port) && !listening.port_in_use() {
-            let Some(owner) = self.opener_of(key) else { return Deliver::Here };
-            if owner != me && hops == 0 {
-                return Deliver::Owner(owner);
-            }
-            // A port that the application chose may belong to any core: ask below.
-        } else if initial {
+        let opened = class == Class::Active && self.is_ephemeral_port(port) && !listening.port_in_use();
+        if initial && !opened {
             if listening.here() || hops >= self.cores {
                 return Deliver::Here;
             }
             // The global listen table: another core may listen.
             return listening.elsewhere().map_or(Deliver::Here, Deliver::Listener);
         }
+        let opener = if opened { self.opener_of(key) } else { None };
+        let named = opener.or(echo.filter(|owner| owner.0 < self.cores));
         if hops == 0
-            && let Some(owner) = echo.filter(|owner| *owner != me && owner.0 < self.cores)
+            && let Some(owner) = named.filter(|owner| *owner != self.core)
         {
             return Deliver::Owner(owner);
         }
@@ -121,8 +120,23 @@ impl Delivery {
         {
             return Deliver::Owner(to);
         }
-        // The owner is unknown: ask each core once.
-        if hops < self.cores { Deliver::Ask(CoreId((me.0 + 1) % self.cores)) } else { Deliver::Here }
+        // Not the named core's: a port that the application chose may belong to any core.
+        self.search(named, hops)
+    }
+
+    /// Searches for the owner of a packet whose port or echo names the core `named`. Each core is
+    /// asked once, and the search ends at the core that began it: the one that received the packet,
+    /// or to which it was forwarded because it is named. That core limits the rate of searches that
+    /// find no owner.
+    pub(crate) fn search(&self, named: Option<CoreId>, hops: u16) -> Deliver {
+        let next = CoreId((self.core.0 + 1) % self.cores);
+        if hops == 0 || hops == 1 && named == Some(self.core) {
+            Deliver::Search(next)
+        } else if hops < self.cores || hops == self.cores && named == Some(next) {
+            Deliver::Ask(next)
+        } else {
+            Deliver::Here
+        }
     }
 }
 
@@ -173,14 +187,32 @@ mod tests {
         let mut delivery = delivery();
         for port in 20_000..20_100 {
             let owner = delivery.opener_of(&key(port)).unwrap();
-            let expected = if owner == ME { Deliver::Ask(CoreId(2)) } else { Deliver::Owner(owner) };
+            let expected = if owner == ME { Deliver::Search(CoreId(2)) } else { Deliver::Owner(owner) };
             assert_eq!(at(&delivery, port, 0, None), expected);
-            assert_eq!(at(&delivery, port, 1, None), Deliver::Ask(CoreId(2)), "the forwarding core has the same rule");
+            let expected = if owner == ME { Deliver::Search(CoreId(2)) } else { Deliver::Ask(CoreId(2)) };
+            assert_eq!(at(&delivery, port, 1, None), expected, "the forwarding core has the same rule");
         }
         // The device's rule has priority, unless it names a core that does not exist.
         delivery.set_steering(Some(Box::new(|key| Some(CoreId(key.local_port() % 10)))));
         assert_eq!(at(&delivery, 20_003, 0, None), Deliver::Owner(CoreId(3)));
-        assert_eq!(at(&delivery, 20_009, 0, None), Deliver::Here);
+        // An application may have chosen such a port: the owner is searched for.
+        assert_eq!(at(&delivery, 20_009, 0, None), Deliver::Search(CoreId(2)));
+        assert_eq!(at(&delivery, 20_009, 0, Some(CoreId(3))), Deliver::Owner(CoreId(3)));
+    }
+
+    #[test]
+    fn search_ends_where_it_began() {
+        let delivery = delivery();
+        let asked = |named, hops| delivery.search(named, hops);
+        for named in [None, Some(CoreId(0)), Some(CoreId(3))] {
+            assert_eq!(asked(named, 0), Deliver::Search(CoreId(2)));
+            assert_eq!(asked(named, 1), Deliver::Ask(CoreId(2)));
+            assert_eq!(asked(named, CORES), Deliver::Here);
+        }
+        // It was forwarded to this core, or to the next one.
+        assert_eq!(asked(Some(ME), 1), Deliver::Search(CoreId(2)));
+        assert_eq!(asked(Some(CoreId(2)), CORES), Deliver::Ask(CoreId(2)));
+        assert_eq!(asked(Some(ME), CORES + 1), Deliver::Here);
     }
 
     #[test]
@@ -202,7 +234,7 @@ mod tests {
         let delivery = delivery();
         assert_eq!(at(&delivery, 80, 0, Some(CoreId(2))), Deliver::Owner(CoreId(2)));
         for echo in [Some(ME), Some(CoreId(CORES)), None] {
-            assert_eq!(at(&delivery, 80, 0, echo), Deliver::Ask(CoreId(2)));
+            assert_eq!(at(&delivery, 80, 0, echo), Deliver::Search(CoreId(2)));
         }
         assert_eq!(
             at(&delivery, 80, 1, Some(CoreId(3))),

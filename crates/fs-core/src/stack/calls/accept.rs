@@ -41,7 +41,7 @@ impl<P: FramePool> Stack<P> {
         self.announce(listener, false);
         let Some((_, queue)) = self.listeners.remove(listener) else { return };
         for PendingAccept { slot, .. } in queue {
-            self.pass_on(slot);
+            self.pass_on(slot, false);
         }
     }
 

@@ -112,6 +112,17 @@ impl<P: FramePool> Stack<P> {
         self.tcp_flow(id).map(|(key, device)| self.net.scoped(key.local(), device))
     }
 
+    /// Returns the local addresses of all connections, also of those that the application has closed
+    /// and that still send. Without handshakes and TIME-WAIT.
+    pub fn tcp_locals(&self) -> impl Iterator<Item = SocketAddr> {
+        let slots = &self.slots;
+        (0..slots.len() as u32).filter_map(|index| match slots.slot(index) {
+            Slot::Open(tcb) => Some(tcb.key().local()),
+            Slot::SynSent(s) => Some(s.key.local()),
+            Slot::Dead(_) | Slot::Free { .. } => None,
+        })
+    }
+
     /// Returns the peer's address and port.
     pub fn tcp_remote(&self, id: TcpId) -> Result<SocketAddr, Error> {
         self.tcp_flow(id).map(|(key, device)| self.net.scoped(key.remote(), device))

@@ -74,9 +74,13 @@ impl<P: FramePool> Stack<P> {
             && self.listeners.find(segment.key.local_ip(), segment.key.local_port()).is_some()
     }
 
-    /// Completes a handshake by its cookie. Returns false if the segment carries none.
-    pub(crate) fn on_cookie(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame]) -> bool {
+    /// Completes a handshake by its cookie. Returns false if the segment carries none, or belongs to
+    /// another core first: the core that its echoed timestamp names may have opened the connection.
+    pub(crate) fn on_cookie(&mut self, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) -> bool {
         if !self.cookies.is_open(self.now) {
+            return false;
+        }
+        if hops == 0 && self.echoed_core(segment).is_some_and(|core| core != self.config.core) {
             return false;
         }
         let (local, port) = (segment.key.local_ip(), segment.key.local_port());

@@ -17,8 +17,8 @@ use alloc::vec::Vec;
 
 impl<P: FramePool> Stack<P> {
     /// Moves a connection that no listener of this core will accept to a core whose listener will,
-    /// or resets it as the kernel would.
-    pub(crate) fn pass_on(&mut self, index: u32) {
+    /// or resets it as the kernel would. `inherits`: it takes that listener's options.
+    pub(crate) fn pass_on(&mut self, index: u32, inherits: bool) {
         let Some(tcb) = self.slots.open_mut(index) else {
             // The connection ended in the queue, so no application holds a handle.
             if matches!(self.slots.slot(index), Slot::Dead(_)) {
@@ -60,13 +60,13 @@ impl<P: FramePool> Stack<P> {
         self.stats.handovers += 1;
         key.probe(|ends| fs_probe::handover(ends, to.0));
         self.handovers.note(hash, to, self.now);
-        let handover = Handover { key, tcb, conn_stats, received };
+        let handover = Handover { key, tcb, conn_stats, received, inherits };
         self.outbox.send(to, CoreMessage::Handover(Box::new(handover)));
     }
 
     /// Takes over a connection from another core.
     pub(crate) fn take_over(&mut self, handover: Handover) {
-        let Handover { key, mut tcb, conn_stats, received } = handover;
+        let Handover { key, mut tcb, conn_stats, received, inherits } = handover;
         tcb.flags.clear(Flags::IN_ACK_LIST | Flags::IN_DATA_LIST | Flags::IN_DELAY_QUEUE);
         tcb.disarm();
         if let Some(ext) = tcb.ext.as_mut() {
@@ -89,6 +89,9 @@ impl<P: FramePool> Stack<P> {
             None => {}
         }
         let listener = self.listeners.find(key.local_ip(), key.local_port());
+        if inherits && let Some(next) = listener.and_then(|listener| self.listeners.at(listener)) {
+            tcb.inherit(&next.options, next.is_plain, self.now);
+        }
         let slot = path.and_then(|path| {
             self.slots.insert(|generation| {
                 tcb.set_generation(generation);
@@ -112,7 +115,7 @@ impl<P: FramePool> Stack<P> {
                 self.schedule(slot, Ready::default());
             }
             // The listener here was closed, too.
-            None => self.pass_on(slot),
+            None => self.pass_on(slot, inherits),
         }
     }
 

@@ -389,19 +389,13 @@ impl<P: FramePool> Stack<P> {
     #[cold]
     fn on_other_ack(&mut self, index: u32, segment: &Segment, hash: u64, frames: &mut [RxFrame], hops: u16) {
         let listener = self.handshakes.entry(index).listener;
-        if self.open_cookie(segment, listener).is_some() {
-            // The client's SYN was received twice: a cookie answered the first, then the cache had
-            // space again.
-            self.forget_handshake(index);
-            if self.on_cookie(segment, hash, frames) {
-                return;
-            }
-        } else if self.config.cores > 1 {
-            // The SYN and its retransmission reached two cores, and the client has answered the
-            // other.
+        if self.config.cores > 1 || self.open_cookie(segment, listener).is_some() {
+            // The client's SYN was received twice, and it has answered the other SYN-ACK: another
+            // core's, or a cookie that was sent before the cache had space again.
             self.forget_handshake(index);
             return self.on_unowned(segment, hash, frames, hops);
-        } else if !self.awaits_cookie(segment) {
+        }
+        if !self.awaits_cookie(segment) {
             // RFC 9293 3.10.7.4, fifth step, SYN-RECEIVED: the ACK is not ours, so it gets a reset.
             self.send_reset_for(segment);
         }
@@ -478,7 +472,7 @@ impl<P: FramePool> Stack<P> {
         }
         self.on_connection(slot, segment, hash, frames);
         if listener.is_none() {
-            self.pass_on(slot);
+            self.pass_on(slot, true);
         }
     }
 

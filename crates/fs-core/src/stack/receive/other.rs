@@ -12,6 +12,7 @@ use crate::net::standalone;
 use crate::outbox::CoreMessage;
 use crate::rx::owner::Owner;
 use crate::rx::parse::Parsed;
+use crate::rx::steer::delivery::Deliver;
 use crate::socket::event::{Event, Ready};
 use crate::stack::Stack;
 use crate::tcb::arrival::Arrival;
@@ -141,22 +142,25 @@ impl<P: FramePool> Stack<P> {
         if !self.is_local(key.local_ip()) || self.owner_by_hash(hash, key).is_some() {
             return None;
         }
-        let opened = hops == 0 && self.delivery.is_ephemeral_port(port) && !self.listeners.port_in_use(port);
-        let known = if opened { self.delivery.opener_of(key).filter(|&owner| owner != me) } else { None };
+        let opened = self.delivery.is_ephemeral_port(port) && !self.listeners.port_in_use(port);
+        let named = if opened { self.delivery.opener_of(key) } else { None };
+        let known = named.filter(|&owner| hops == 0 && owner != me);
         if let Some(to) = known.or_else(|| self.handovers.find(hash, self.now).filter(|_| hops < 4 * cores)) {
             self.stats.packets_forwarded += 1;
             return Some(to);
         }
         // One round, and at a bounded rate, as with segments.
-        if hops >= cores {
-            self.limits.record_stray();
-            return None;
+        match self.delivery.search(named, hops) {
+            Deliver::Search(_) if !self.limits.may_ask(self.config.tcp.challenge_acks, self.now) => None,
+            Deliver::Search(to) | Deliver::Ask(to) => {
+                self.stats.packets_asked += 1;
+                Some(to)
+            }
+            _ => {
+                self.limits.record_stray();
+                None
+            }
         }
-        if hops == 0 && !self.limits.may_ask(self.config.tcp.challenge_acks, self.now) {
-            return None;
-        }
-        self.stats.packets_asked += 1;
-        Some(CoreId((me.0 + 1) % cores))
     }
 
     /// Records a router's MTU for a destination and announces it to the other cores, whose

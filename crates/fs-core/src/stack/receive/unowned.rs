@@ -25,7 +25,7 @@ impl<P: FramePool> Stack<P> {
         if remote == local && segment.key.remote_port() == port || !self.net.is_unicast(remote) {
             return self.discard(frames, DropReason::BadAddress);
         }
-        if self.on_cookie(segment, hash, frames) {
+        if self.on_cookie(segment, hash, frames, hops) {
             return;
         }
         let me = self.config.core;
@@ -67,29 +67,29 @@ impl<P: FramePool> Stack<P> {
     /// The other cores would have to be searched, but this second's budget for searches without
     /// result is spent.
     pub(super) fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<CoreId>, TooMany> {
-        let Self { config, delivery, limits, listeners, handovers, ts_clock, stats, now, .. } = self;
-        let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| ts_clock.owner(ts.ecr));
+        let echo = self.echoed_core(segment);
+        let Self { config, delivery, limits, listeners, handovers, stats, now, .. } = self;
         let initial = segment.flags.syn() && !segment.flags.ack();
+        if initial {
+            handovers.forget(hash);
+        }
         let packet = Unclaimed { key: &segment.key, initial, echo, hops };
         let listening = AtDestination { listeners, key: &segment.key, hash };
         let (to, count) = match delivery.deliver(&packet, &listening, || handovers.find(hash, *now)) {
             Deliver::Here => return Ok(None),
             Deliver::Owner(to) => (to, &mut stats.packets_forwarded),
             Deliver::Listener(to) => (to, &mut stats.listen_global),
-            Deliver::Ask(to) => {
-                if echo == Some(config.core) {
-                    // The echoed timestamp is not one of this core's.
-                    limits.record_stray();
-                }
-                // Limits only the receiving core: a forwarded packet was counted there.
-                if hops == 0 && !limits.may_ask(config.tcp.challenge_acks, *now) {
-                    return Err(TooMany);
-                }
-                (to, &mut stats.packets_asked)
-            }
+            Deliver::Search(_) if !limits.may_ask(config.tcp.challenge_acks, *now) => return Err(TooMany),
+            Deliver::Search(to) | Deliver::Ask(to) => (to, &mut stats.packets_asked),
         };
         *count += 1;
         Ok(Some(to))
+    }
+
+    /// Returns the core that the segment's echo of our timestamp names, if there is such a core.
+    pub(super) fn echoed_core(&self, segment: &Segment) -> Option<CoreId> {
+        let echo = segment.ts.filter(|ts| ts.ecr != 0).map(|ts| self.ts_clock.owner(ts.ecr));
+        echo.filter(|core| core.0 < self.config.cores)
     }
 
     pub(super) fn forward(&mut self, to: CoreId, frames: &mut [RxFrame], hops: u16) {

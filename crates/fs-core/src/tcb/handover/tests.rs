@@ -16,8 +16,21 @@ fn finds_recent_handover() {
     // Each entry has its own lifetime.
     let after = last + Duration::from_nanos(1);
     assert_eq!((moved.find(7, after), moved.find(8, after)), (None, Some(TWO)));
-    assert_eq!(moved.find(8, after + REMEMBERED), None);
-    assert!(moved.0.is_empty(), "expired entries are removed");
+    moved.note(9, ONE, after + REMEMBERED);
+    assert_eq!((moved.by_hash.len(), moved.order.len()), (1, 1), "expired entries are removed");
+}
+
+#[test]
+fn newer_connection_ends_memory_of_a_handover() {
+    let mut moved = RecentHandovers::default();
+    moved.note(7, ONE, T0);
+    moved.forget(7);
+    assert_eq!(moved.find(7, T0), None);
+    // The older entry's end does not end the newer one.
+    let later = T0 + REMEMBERED / 2;
+    moved.note(7, TWO, later);
+    moved.note(8, TWO, T0 + REMEMBERED + Duration::from_nanos(1));
+    assert_eq!(moved.find(7, later + REMEMBERED), Some(TWO));
 }
 
 /// The connection came back and then moved to another core.
@@ -36,7 +49,7 @@ fn remembered_handovers_are_bounded() {
     for hash in 0..REMEMBERED_MAX as u64 + 1 {
         moved.note(hash, ONE, T0);
     }
-    assert_eq!(moved.0.len(), REMEMBERED_MAX);
+    assert_eq!((moved.by_hash.len(), moved.order.len()), (REMEMBERED_MAX, REMEMBERED_MAX));
     assert_eq!((moved.find(0, T0), moved.find(1, T0)), (None, Some(ONE)), "the oldest goes first");
     assert_eq!(moved.find(REMEMBERED_MAX as u64, T0), Some(ONE));
 }

@@ -1,8 +1,8 @@
 //! A host with several cores and separate queues: which core receives which packet, and how.
 
 use fs_core::{
-    Connect, CoreId, DropReason, Error, FlowKey, FramePool, Framing, Instant, Listen, ListenerId, Outbound, RxChecksum,
-    RxFrame, TcpId, TcpOptions, TcpState, TxFrame, UdpId,
+    Connect, CoreId, CoreMessage, DropReason, Error, FlowKey, FramePool, Framing, Instant, Listen, ListenerId,
+    Outbound, RxChecksum, RxFrame, TcpId, TcpOptions, TcpState, TxFrame, UdpId,
 };
 use fs_sim::host::{Host, HostConfig, IFACE, ipv4};
 use fs_sim::icmp;
@@ -10,6 +10,16 @@ use fs_sim::rng::Rng;
 use fs_sim::rss::{self, Rss};
 use fs_sim::wire;
 use std::net::{IpAddr, SocketAddr};
+
+/// Sum of a counter over all cores.
+macro_rules! sum {
+    ($cores:expr, $counter:ident) => {
+        $cores.host.shards.iter().map(|shard| shard.stack.stats().$counter).sum::<u64>()
+    };
+}
+
+mod moves;
+mod search;
 
 /// The ports of a runtime of 16 cores.
 const PORTS: (u16, u16) = (20_000, 48_671);
@@ -19,12 +29,14 @@ struct Cores {
     host: Host,
     sent: Vec<Vec<u8>>,
     now: Instant,
+    /// A core that runs no turns, and the messages that wait for it, by sender.
+    busy: Option<(usize, Vec<Vec<CoreMessage>>)>,
 }
 
 impl Cores {
     fn new(number: usize, config: HostConfig) -> Self {
         let host = Host::new(number, config, Framing::Ip, None, 1500, Rng::new(1 + number as u64));
-        Self { host, sent: Vec::new(), now: Instant::from_millis(1) }
+        Self { host, sent: Vec::new(), now: Instant::from_millis(1), busy: None }
     }
 
     fn count(&self) -> usize {
@@ -45,7 +57,8 @@ impl Cores {
     fn run(&mut self) {
         loop {
             let mut quiet = true;
-            for core in 0..self.count() {
+            let busy = self.busy.as_ref().map(|(core, _)| *core);
+            for core in (0..self.count()).filter(|&core| Some(core) != busy) {
                 let stack = &mut self.host.shards[core].stack;
                 stack.set_now(self.now);
                 stack.tick();
@@ -64,13 +77,29 @@ impl Cores {
                 stack.drain_outbound(&mut messages);
                 quiet &= messages.is_empty();
                 for Outbound { to, message } in messages {
-                    self.host.shards[usize::from(to.0)].stack.deliver(message);
+                    match &mut self.busy {
+                        Some((busy, waiting)) if *busy == usize::from(to.0) => waiting[core].push(message),
+                        _ => self.host.shards[usize::from(to.0)].stack.deliver(message),
+                    }
                 }
             }
             if quiet {
                 return;
             }
         }
+    }
+
+    /// From now on the core runs no turns.
+    fn pause(&mut self, core: usize) {
+        self.busy = Some((core, (0..self.count()).map(|_| Vec::new()).collect()));
+    }
+
+    /// The paused core takes its messages, from core 0 first.
+    fn resume(&mut self) {
+        let (core, waiting) = self.busy.take().expect("a paused core");
+        let stack = &mut self.host.shards[core].stack;
+        stack.set_now(self.now);
+        waiting.into_iter().flatten().for_each(|message| stack.deliver(message));
     }
 
     /// Sets each core's steering to the device's hash, which is not visible in the ports.
@@ -81,13 +110,6 @@ impl Cores {
             shard.stack.set_steering(Some(Box::new(steering)));
         }
     }
-}
-
-/// Sum of a counter over all cores.
-macro_rules! sum {
-    ($cores:expr, $counter:ident) => {
-        $cores.host.shards.iter().map(|shard| shard.stack.stats().$counter).sum::<u64>()
-    };
 }
 
 /// A client of several cores, and a server of one.
@@ -400,4 +422,30 @@ fn connection_that_moves_replaces_older_time_wait() {
     assert_eq!(reused.passes(peer, 1, 1, accepted), b"hello");
     let resets = sum!(reused.pair.client, resets_sent);
     assert_eq!(resets, 0);
+}
+
+/// A SYN cookie's first data comes to another core than its handshake.
+#[test]
+fn cookie_opens_one_connection() {
+    let mut config = HostConfig::plain();
+    config.limits.syn_cache = 0;
+    let client = Cores::new(0, HostConfig { cores: 2, ephemeral_ports: PORTS, ..config });
+    let mut pair = Pair { client, server: Cores::new(1, HostConfig::plain()) };
+    let listen = Listen { at: at(0, 80), backlog: 10, v6_only: false, fast_open: 0, options: TcpOptions::default() };
+    let listeners = [0, 1].map(|core| pair.client.host.shards[core].stack.tcp_listen(listen).unwrap());
+    let mut connect = |queue: usize| {
+        let connect = Connect { remote: at(0, 80), local: None, options: TcpOptions::default() };
+        let id = pair.server.host.shards[0].stack.tcp_connect(connect).unwrap();
+        pair.run(|_| queue);
+        id
+    };
+    // Both cores have sent cookies.
+    let (_, peer) = (connect(0), connect(1));
+    pair.server.host.shards[0].stack.tcp_send(peer, b"hello").unwrap();
+    pair.run(|_| 0);
+    let opened = pair.client.host.shards.iter().map(|shard| shard.stack.stats().syn_cookies_ok);
+    assert_eq!(opened.collect::<Vec<_>>(), [1, 1]);
+    let stack = &mut pair.client.host.shards[1].stack;
+    let (accepted, _) = stack.tcp_accept(listeners[1]).unwrap();
+    assert_eq!(stack.tcp_recv(accepted, &mut [0; 10]), Ok(5));
 }
