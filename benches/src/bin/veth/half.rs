@@ -18,11 +18,12 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, mode, close) in LOADS {
         let rate = (most(plan, mode, close)? / 2.0) as u32;
+        println!("  {name}: {rate} requests/s");
         let figures = in_turns(plan, &SIDES[..3], |side| round(plan, side, mode, close, rate))?;
         let mut row = |what: &str, value: fn(&LoadResult) -> f64, goal: Goal| {
             let of = |side: usize| figures[side].iter().map(value).collect::<Vec<_>>();
             let [ours, kernel, haproxy] = [0, 1, 2].map(of);
-            let own = format!("{name}, half load ({rate}/s): {what}");
+            let own = format!("{name}, half load: {what}");
             rows.push(Row::new(&own, "µs", &ours, "HAProxy", &haproxy, goal));
             rows.push(Row::new(&format!("{own}, on kernel sockets"), "µs", &kernel, "HAProxy", &haproxy, goal));
         };

@@ -25,7 +25,7 @@ const BESIDE_OTHERS: u32 = 4 << 20;
 /// write into a full window.
 const MINSHALL_LOOK: usize = 32;
 
-/// Unread bytes at a near peer from which on it gets only [`TO_SLOW_READER`] in a round trip. Higher: its
+/// Unread bytes at a near peer from which on it gets only [`TO_SLOW_READER`] in a round trip (decision 0044). Higher: its
 /// processor's caches no longer hold them when it reads, and it reads at half the rate (512 KiB or less
 /// 39 Gb/s, 1 MiB or more 20). Lower: it waits for more, if it has read all before our next segments.
 const UNREAD_MOST: u32 = 256 << 10;
