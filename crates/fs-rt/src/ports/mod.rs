@@ -1,13 +1,12 @@
 //! Local ports in use: reserved in the kernel, entered in the devices' XDP tables, and counted over
 //! the cores, which may all listen at the same address.
 
-mod cooling;
+pub(crate) mod cooling;
 mod ephemeral;
 mod exchange;
 mod sink;
 
 use crate::sys::reserve::Reservation;
-pub(crate) use cooling::CooledPorts;
 pub(crate) use ephemeral::{Ephemeral, reserve_ephemeral};
 use fs_core::Protocol;
 use fs_xdp::Share;

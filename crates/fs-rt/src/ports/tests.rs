@@ -1,3 +1,4 @@
+use super::cooling::CooledPorts;
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
