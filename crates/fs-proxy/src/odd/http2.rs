@@ -6,7 +6,7 @@ use super::client::Client;
 use super::forward::forward;
 use super::options::BUFFER_MAX;
 use super::spawn::Local;
-use crate::clients::Connection;
+use crate::clients::{Connection, Unsent};
 use crate::site::Site;
 use crate::socket::{From, Socket};
 use fs_stacks::Stream;
@@ -20,7 +20,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
@@ -57,7 +57,8 @@ pub(crate) async fn serve(
         .max_local_error_reset_streams(ERRORS_MAX)
         .max_header_list_size(BUFFER_MAX as u32)
         .max_send_buf_size(BUFFER_MAX);
-    let io = TokioIo::new(Counted { stream, written: written.clone() });
+    let connection = client.connection.clone();
+    let io = TokioIo::new(Watched { stream, written: written.clone(), connection, unsent: None });
     let mut serving = pin!(builder.serve_connection(io, service.clone()));
     let mut over = pin!(async {
         tokio::select! {
@@ -93,7 +94,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Completes after a time without requests.
+/// Completes after a time without requests and responses.
 async fn idle(service: &Requests, limit: Duration) {
     loop {
         let before = service.count.get();
@@ -104,7 +105,7 @@ async fn idle(service: &Requests, limit: Duration) {
     }
 }
 
-/// Completes when no request has been in progress for a while.
+/// Completes after a while, when no request is in progress and all responses are sent.
 async fn quiet(connection: &Connection) {
     loop {
         tokio::time::sleep(GRACE).await;
@@ -157,28 +158,40 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
 }
 
 /// A stream that counts written bytes.
-struct Counted {
+struct Watched {
     stream: Stream,
     written: Rc<Cell<u64>>,
+    connection: Rc<Connection>,
+    /// There while the socket takes nothing: hyper has copied small parts of responses.
+    unsent: Option<Unsent>,
 }
 
-impl Counted {
-    fn count(&self, written: usize) -> Poll<io::Result<usize>> {
-        self.written.set(self.written.get() + written as u64);
-        Poll::Ready(Ok(written))
+impl Watched {
+    fn wrote(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(written)) = &written {
+            self.written.set(self.written.get() + *written as u64);
+        }
+        self.waits(written.is_pending());
+        written
+    }
+
+    fn waits(&mut self, is_pending: bool) {
+        if is_pending != self.unsent.is_some() {
+            self.unsent = is_pending.then(|| self.connection.unsent());
+        }
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
-        self.count(written)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -186,8 +199,8 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
-        self.count(written)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -195,7 +208,9 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.waits(flushed.is_pending());
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,0 +1,187 @@
+//! HTTP/2 clients that take their responses slowly, or send slowly. Over loopback, on kernel sockets.
+#![cfg(feature = "http2")]
+
+mod common;
+#[path = "common/http2.rs"]
+mod http2;
+#[path = "common/identity.rs"]
+mod identity;
+
+use common::*;
+use fs_stacks::testing::{Signal, eventually};
+use http2::{Sender, body, connect, request, run};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use identity::Identity;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Decides whether a client reads.
+#[derive(Default)]
+struct Gate {
+    is_shut: AtomicBool,
+    reader: Mutex<Option<Waker>>,
+}
+
+impl Gate {
+    fn shut(&self) {
+        self.is_shut.store(true, Ordering::SeqCst);
+    }
+
+    fn open(&self) {
+        self.is_shut.store(false, Ordering::SeqCst);
+        self.reader.lock().unwrap().take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A stream that is read while its gate is open, and written at any time.
+struct Gated<S>(S, Arc<Gate>);
+
+impl<S: AsyncRead + Unpin> AsyncRead for Gated<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        if self.1.is_shut.load(Ordering::SeqCst) {
+            *self.1.reader.lock().unwrap() = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Gated<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// Bytes of a response that a client leaves unread.
+const UNREAD: usize = 60_000;
+/// Responses that are left unread: more than the kernel holds for a connection (`tcp_wmem`, 4 MiB).
+const UNREAD_COUNT: usize = 120;
+
+/// Returns the number of responses that the proxy has taken from servers.
+fn responses(proxy: &Proxy) -> usize {
+    let metrics = proxy.metrics();
+    let is_it = |line: &&str| line.starts_with("fs_proxy_answers_total{") && line.contains("\"2xx\"");
+    let line = metrics.lines().find(is_it).unwrap_or_else(|| panic!("{metrics}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+/// A client reads nothing while responses come, `act` follows, and `time` passes. Then it reads, and
+/// must get each response whole.
+async fn unread_responses_arrive(identity: &Identity, proxy: &Proxy, act: impl AsyncFnOnce(&mut Sender), time: u64) {
+    let gate = Arc::new(Gate::default());
+    let (stream, _) = connect(identity, proxy.addr(), &["h2"]).await;
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    // The windows never stop a response.
+    builder.initial_stream_window_size(1 << 20).initial_connection_window_size(1 << 30);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(Gated(stream, gate.clone()))).await.unwrap();
+    tokio::spawn(connection);
+    // From this response on the proxy knows the windows.
+    assert_eq!(body(sender.send_request(request("/", Vec::new())).await.unwrap()).await.0.len(), UNREAD);
+    gate.shut();
+    let mut asked = Vec::new();
+    for number in 1..=UNREAD_COUNT {
+        let asking = sender.send_request(request("/", Vec::new()));
+        asked.push(tokio::spawn(async move { body(asking.await.unwrap()).await.0.len() }));
+        while responses(proxy) <= number {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    act(&mut sender).await;
+    tokio::time::sleep(Duration::from_secs(time)).await;
+    gate.open();
+    for (number, asked) in asked.into_iter().enumerate() {
+        assert_eq!(asked.await.unwrap_or_default(), UNREAD, "response {number}");
+    }
+}
+
+/// Starts a proxy in front of a server with responses of [`UNREAD`] bytes.
+fn start_for_unread(identity: &Identity, timeouts: &str) -> Proxy {
+    identity.start("http", http_backend(|_| ok(pattern(UNREAD))), &format!("timeouts = {{ {timeouts} }}"))
+}
+
+#[test]
+fn unread_responses_survive_a_stop() {
+    let identity = Identity::new();
+    let mut proxy = start_for_unread(&identity, "drain = \"60s\"");
+    run(unread_responses_arrive(&identity, &proxy, async |_| proxy.terminate(), 2));
+    assert!(proxy.program.wait().success());
+}
+
+#[test]
+fn unread_responses_survive_a_reload() {
+    let identity = Identity::new();
+    let proxy = start_for_unread(&identity, "");
+    let reload = async |sender: &mut Sender| {
+        proxy.program.signal(Signal::HangUp);
+        eventually("it is in use", || proxy.program.log().contains("is in use;"));
+        // The first request of the new configuration ends the connection.
+        tokio::spawn(sender.send_request(request("/", Vec::new())));
+        while responses(&proxy) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    run(unread_responses_arrive(&identity, &proxy, reload, 2));
+}
+
+#[test]
+fn client_with_unread_responses_is_not_idle() {
+    let identity = Identity::new();
+    let proxy = start_for_unread(&identity, "idle = \"1s\"");
+    run(unread_responses_arrive(&identity, &proxy, async |_| {}, 4));
+}
+
+#[test]
+fn client_with_unread_responses_keeps_its_place() {
+    let identity = Identity::new();
+    let config = write_config(&identity.listener("http", http_backend(|_| ok(pattern(UNREAD))), ""));
+    // 9 clients.
+    let proxy = Proxy { program: start_limited(&config, 100), config };
+    let mut others = Vec::new();
+    let come = async |_: &mut Sender| {
+        for _ in 0..20 {
+            others.push(connect(&identity, proxy.addr(), &["h2"]).await);
+        }
+    };
+    run(unread_responses_arrive(&identity, &proxy, come, 2));
+}
+
+/// The rest of a response waits for its client's window, which is open again after a while.
+#[test]
+fn response_beyond_the_window_survives_a_stop() {
+    let identity = Identity::new();
+    // Both arrive as one piece, and the second does not fit what the first leaves of the window.
+    let sizes = [60_000, 7_000];
+    let addr = http_backend(move |request| ok(pattern(sizes[usize::from(request.head.starts_with("POST /second "))])));
+    let mut proxy = identity.start("http", addr, "timeouts = { drain = \"60s\" }");
+    run(async {
+        let (stream, _) = connect(&identity, proxy.addr(), &["h2"]).await;
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        builder.initial_connection_window_size(65_535);
+        let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let first = sender.send_request(request("/first", Vec::new())).await.unwrap();
+        while responses(&proxy) < 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let second = sender.send_request(request("/second", Vec::new())).await.unwrap();
+        while responses(&proxy) < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        proxy.terminate();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!((body(first).await.0.len(), body(second).await.0.len()), (sizes[0], sizes[1]));
+    });
+    assert!(proxy.program.wait().success());
+}
