@@ -7,17 +7,23 @@ mod http2;
 #[path = "common/identity.rs"]
 mod identity;
 
+use bytes::Bytes;
 use common::*;
 use fs_stacks::testing::{Signal, eventually};
+use http::Request;
 use http2::{Sender, body, connect, request, run};
+use hyper::body::{Body, Frame};
+use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use identity::Identity;
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc;
 
 /// Decides whether a client reads.
 #[derive(Default)]
@@ -184,4 +190,46 @@ fn response_beyond_the_window_survives_a_stop() {
         assert_eq!((body(first).await.0.len(), body(second).await.0.len()), (sizes[0], sizes[1]));
     });
     assert!(proxy.program.wait().success());
+}
+
+/// A body that a test sends in parts.
+struct Parts(mpsc::Receiver<Bytes>);
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|part| part.map(|part| Ok(Frame::data(part))))
+    }
+}
+
+/// Opens a connection for bodies in parts.
+async fn open_for_parts(identity: &Identity, proxy: &Proxy) -> SendRequest<Parts> {
+    let (stream, _) = connect(identity, proxy.addr(), &["h2"]).await;
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// Nothing is written to the client of an upload of few bytes.
+#[test]
+fn slow_upload_is_not_stuck() {
+    let identity = Identity::new();
+    let addr = http_backend(|request| ok(request.body.len().to_string()));
+    let proxy = identity.start("http", addr, "timeouts = { idle = \"2s\", response = \"1s\" }");
+    run(async {
+        let mut sender = open_for_parts(&identity, &proxy).await;
+        let (parts, upload) = mpsc::channel(4);
+        let asking = sender.send_request(Request::post("https://a.example/").body(Parts(upload)).unwrap());
+        let asked = tokio::spawn(async move { body(asking.await.unwrap()).await.0 });
+        // Longer than twice the time-outs together, with more than `body_rate` bytes in each `idle`.
+        for _ in 0..14 {
+            parts.send(Bytes::from_static(&[b'x'; 600])).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        drop(parts);
+        assert_eq!(asked.await.unwrap(), b"8400");
+    });
 }

@@ -47,7 +47,7 @@ pub(crate) async fn serve(
     let (connection, tunnel) = (connection.clone(), Rc::default());
     let client = Rc::new(Client { site, socket, listener, peer, neighbour, is_tls, connection, tunnel });
     let timeouts = &client.site.config.timeouts;
-    let written = Rc::new(Cell::new(0));
+    let moved = Rc::new(Cell::new(0));
     let service = Requests { client: client.clone(), count: Rc::default(), ends: Rc::default() };
     let mut builder = Builder::new(Local);
     builder
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
         .max_header_list_size(BUFFER_MAX as u32)
         .max_send_buf_size(BUFFER_MAX);
     let connection = client.connection.clone();
-    let io = TokioIo::new(Watched { stream, written: written.clone(), connection, unsent: None });
+    let io = TokioIo::new(Watched { stream, moved: moved.clone(), connection, unsent: None });
     let mut serving = pin!(builder.serve_connection(io, service.clone()));
     let mut over = pin!(async {
         tokio::select! {
@@ -69,7 +69,7 @@ pub(crate) async fn serve(
         }
     });
     // A client that does not read holds its requests' servers.
-    let mut stuck = pin!(stuck(&client.connection, &written, timeouts.idle + timeouts.response));
+    let mut stuck = pin!(stuck(&client.connection, &moved, timeouts.idle + timeouts.response));
     let result = tokio::select! {
         biased;
         result = serving.as_mut() => Some(result),
@@ -115,12 +115,12 @@ async fn quiet(connection: &Connection) {
     }
 }
 
-/// Completes if requests are in progress and nothing can be written for this time.
-async fn stuck(connection: &Connection, written: &Cell<u64>, limit: Duration) {
+/// Completes if the connection is busy, and no byte moves in either direction for this time.
+async fn stuck(connection: &Connection, moved: &Cell<u64>, limit: Duration) {
     loop {
-        let (before, was_busy) = (written.get(), connection.is_busy());
+        let (before, was_busy) = (moved.get(), connection.is_busy());
         tokio::time::sleep(limit).await;
-        if was_busy && connection.is_busy() && written.get() == before {
+        if was_busy && connection.is_busy() && moved.get() == before {
             return;
         }
     }
@@ -157,19 +157,23 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
     }
 }
 
-/// A stream that counts written bytes.
+/// A stream that counts the bytes in both directions.
 struct Watched {
     stream: Stream,
-    written: Rc<Cell<u64>>,
+    moved: Rc<Cell<u64>>,
     connection: Rc<Connection>,
     /// There while the socket takes nothing: hyper has copied small parts of responses.
     unsent: Option<Unsent>,
 }
 
 impl Watched {
+    fn count(&self, bytes: usize) {
+        self.moved.set(self.moved.get() + bytes as u64);
+    }
+
     fn wrote(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(written)) = &written {
-            self.written.set(self.written.get() + *written as u64);
+            self.count(*written);
         }
         self.waits(written.is_pending());
         written
@@ -184,7 +188,10 @@ impl Watched {
 
 impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.count(buf.filled().len() - before);
+        read
     }
 }
 
