@@ -9,7 +9,7 @@ mod identity;
 
 use bytes::Bytes;
 use common::*;
-use fs_stacks::testing::{Signal, eventually};
+use fs_stacks::testing::{PATIENCE, Signal, eventually};
 use http::Request;
 use http2::{Sender, body, connect, request, run};
 use hyper::body::{Body, Frame};
@@ -17,6 +17,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use identity::Identity;
 use std::convert::Infallible;
+use std::io::Read;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -231,5 +232,38 @@ fn slow_upload_is_not_stuck() {
         }
         drop(parts);
         assert_eq!(asked.await.unwrap(), b"8400");
+    });
+}
+
+/// A server that does not read stops the uploads to it, and no others of the same client.
+#[test]
+fn uploads_do_not_wait_for_each_other() {
+    let identity = Identity::new();
+    let deaf = backend(|mut stream| {
+        stream.read_exact(&mut [0; 100])?;
+        std::thread::sleep(PATIENCE * 4);
+        Ok(())
+    });
+    let addr = http_backend(|request| ok(request.body.len().to_string()));
+    let route = "[[listener.route]]\npaths = [\"/deaf\"]\nupstream = \"deaf\"\n[[upstream]]\n";
+    let text = identity.listener("http", addr, "").replace("[[upstream]]\n", route);
+    let config = write_config(&format!("{text}[[upstream]]\nname = \"deaf\"\nservers = [\"{deaf}\"]\n"));
+    let proxy = Proxy { program: start_program(&config), config };
+    run(async {
+        let mut sender = open_for_parts(&identity, &proxy).await;
+        let (parts, upload) = mpsc::channel(1);
+        tokio::spawn(sender.send_request(Request::post("https://a.example/deaf").body(Parts(upload)).unwrap()));
+        // Until the sockets and the windows on the way are full.
+        let part = Bytes::from(pattern(64 << 10));
+        while let Ok(sent) = tokio::time::timeout(Duration::from_secs(1), parts.send(part.clone())).await {
+            sent.unwrap();
+        }
+        let (other, upload) = mpsc::channel(1);
+        let asking = sender.send_request(Request::post("https://a.example/").body(Parts(upload)).unwrap());
+        // More than both may have in flight.
+        other.send(Bytes::from(pattern(3_000_000))).await.unwrap();
+        drop(other);
+        let response = tokio::time::timeout(PATIENCE / 2, asking).await.expect("in time").unwrap();
+        assert_eq!(body(response).await.0, b"3000000");
     });
 }

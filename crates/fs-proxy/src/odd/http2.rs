@@ -28,6 +28,11 @@ use tokio::sync::Notify;
 /// Requests of a connection at the same time. Too low: a page with many parts waits. Too high: a
 /// client has as many connections to servers. nginx has 128.
 const STREAMS_MAX: u32 = 128;
+/// Bytes of a request's body that may wait for a slow server. Too low: distant clients send slowly. Too
+/// high: slow servers make the proxy hold memory. nginx and HAProxy have 64 KiB.
+const STREAM_WINDOW: u32 = 128 << 10;
+/// Slow servers of all of a connection's requests must not stop it.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX;
 /// Requests that a client has reset before they were served (CVE-2023-44487). More end the
 /// connection.
 const RESETS_MAX: usize = 20;
@@ -53,6 +58,8 @@ pub(crate) async fn serve(
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_pending_accept_reset_streams(RESETS_MAX)
         .max_local_error_reset_streams(ERRORS_MAX)
         .max_header_list_size(BUFFER_MAX as u32)
