@@ -11,13 +11,14 @@ use bytes::Bytes;
 use common::*;
 use fs_stacks::testing::{PATIENCE, Signal, eventually};
 use http::Request;
-use http2::{Sender, body, connect, request, run};
+use http2::{Sender, body, connect, handshake_on, request, run};
 use hyper::body::{Body, Frame};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use identity::Identity;
 use std::convert::Infallible;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -189,6 +190,82 @@ fn response_beyond_the_window_survives_a_stop() {
         proxy.terminate();
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!((body(first).await.0.len(), body(second).await.0.len()), (sizes[0], sizes[1]));
+    });
+    assert!(proxy.program.wait().success());
+}
+
+/// Bytes of a response that a kernel holds for a client with little space.
+const KEPT: usize = 20_000;
+
+/// Connects with little space for what has arrived, so that a response stays with the proxy's kernel. The
+/// window is updated when half of the response has been read.
+async fn open_narrow(identity: &Identity, proxy: &Proxy, gate: &Arc<Gate>) -> Sender {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let stream = socket.connect(proxy.addr()).await.unwrap();
+    let (stream, _) = handshake_on(identity, stream, &["h2"]).await;
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(KEPT as u32 + 4000).initial_connection_window_size(65_535);
+    let (sender, connection) = builder.handshake(TokioIo::new(Gated(stream, gate.clone()))).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// Starts a server whose response fits the proxy's kernel, and not the client's. It responds when `go` becomes
+/// true.
+fn kept_by_the_kernel(go: &Arc<AtomicBool>) -> SocketAddr {
+    let go = go.clone();
+    http_backend(move |_| {
+        eventually("the test says go", || go.load(Ordering::SeqCst));
+        ok(pattern(KEPT))
+    })
+}
+
+/// A closed socket answers what comes with a reset, which discards what the client has not got yet.
+#[test]
+fn bytes_that_the_kernel_has_survive_a_stop() {
+    let identity = Identity::new();
+    let go = Arc::new(AtomicBool::new(true));
+    let mut proxy = identity.start("http", kept_by_the_kernel(&go), "timeouts = { drain = \"60s\" }");
+    run(async {
+        let gate = Arc::new(Gate::default());
+        let mut sender = open_narrow(&identity, &proxy, &gate).await;
+        assert_eq!(body(sender.send_request(request("/", Vec::new())).await.unwrap()).await.0.len(), KEPT);
+        gate.shut();
+        let asking = tokio::spawn(sender.send_request(request("/", Vec::new())));
+        while responses(&proxy) < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        proxy.terminate();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        gate.open();
+        assert_eq!(body(asking.await.unwrap().unwrap()).await.0.len(), KEPT);
+    });
+    assert!(proxy.program.wait().success());
+}
+
+/// As above, with a response that follows the client's answer to the announcement of the end.
+#[test]
+fn last_response_of_a_stop_arrives() {
+    let identity = Identity::new();
+    let go = Arc::new(AtomicBool::new(false));
+    let mut proxy = identity.start("http", kept_by_the_kernel(&go), "timeouts = { drain = \"60s\" }");
+    run(async {
+        let gate = Arc::new(Gate::default());
+        let mut sender = open_narrow(&identity, &proxy, &gate).await;
+        let asking = tokio::spawn(sender.send_request(request("/", Vec::new())));
+        while identity::metric(&proxy, "fs_proxy_server_active") == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        proxy.terminate();
+        // GOAWAY and PING arrive, and are answered.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        gate.shut();
+        go.store(true, Ordering::SeqCst);
+        // The proxy has its response.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        gate.open();
+        assert_eq!(body(asking.await.unwrap().unwrap()).await.0.len(), KEPT);
     });
     assert!(proxy.program.wait().success());
 }

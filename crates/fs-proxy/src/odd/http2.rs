@@ -20,10 +20,11 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep};
 
 /// Requests of a connection at the same time. Too low: a page with many parts waits. Too high: a
 /// client has as many connections to servers. nginx has 128.
@@ -40,6 +41,10 @@ const RESETS_MAX: usize = 20;
 const ERRORS_MAX: usize = 200;
 /// Time in which a client may send after the connection's end was announced.
 const GRACE: Duration = Duration::from_secs(1);
+/// Time since the last byte, after which the client has what the kernel holds for it, or is gone. A close
+/// before would be a reset if the client sends, such as WINDOW_UPDATE, and the rest would be lost. Too low:
+/// slow clients lose it. Too high: clients that have vanished delay a stop.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Serves a connection, until its end.
 pub(crate) async fn serve(
@@ -52,7 +57,7 @@ pub(crate) async fn serve(
     let (connection, tunnel) = (connection.clone(), Rc::default());
     let client = Rc::new(Client { site, socket, listener, peer, neighbour, is_tls, connection, tunnel });
     let timeouts = &client.site.config.timeouts;
-    let moved = Rc::new(Cell::new(0));
+    let moved = Rc::new(Cell::new(Instant::now()));
     let service = Requests { client: client.clone(), count: Rc::default(), ends: Rc::default() };
     let mut builder = Builder::new(Local);
     builder
@@ -65,7 +70,7 @@ pub(crate) async fn serve(
         .max_header_list_size(BUFFER_MAX as u32)
         .max_send_buf_size(BUFFER_MAX);
     let connection = client.connection.clone();
-    let io = TokioIo::new(Watched { stream, moved: moved.clone(), connection, unsent: None });
+    let io = TokioIo::new(Watched { stream, moved: moved.clone(), connection, unsent: None, linger: None });
     let mut serving = pin!(builder.serve_connection(io, service.clone()));
     let mut over = pin!(async {
         tokio::select! {
@@ -86,11 +91,12 @@ pub(crate) async fn serve(
     let result = match result {
         Some(result) => result,
         None => {
+            let last = moved.get();
             serving.as_mut().graceful_shutdown();
             tokio::select! {
                 biased;
                 result = serving.as_mut() => result,
-                () = quiet(&client.connection) => return,
+                () = quiet(&client.connection, &moved, last) => return,
                 () = stuck.as_mut() => return client.site.listener_stats(listener).failed.add(1),
             }
         }
@@ -112,22 +118,25 @@ async fn idle(service: &Requests, limit: Duration) {
     }
 }
 
-/// Completes after a while, when no request is in progress and all responses are sent.
-async fn quiet(connection: &Connection) {
+/// Completes after a while, when no request is in progress and the client has all responses. `last` is
+/// when the last byte moved before the end was announced.
+async fn quiet(connection: &Connection, moved: &Cell<Instant>, last: Instant) {
+    // The announcement itself, which is written by now, does not count.
+    let announced = moved.get();
     loop {
         tokio::time::sleep(GRACE).await;
-        if !connection.is_busy() {
+        let last = if moved.get() == announced { last } else { moved.get() };
+        if !connection.is_busy() && (connection.is_leaving() || last.elapsed() >= LINGER) {
             return;
         }
     }
 }
 
 /// Completes if the connection is busy, and no byte moves in either direction for this time.
-async fn stuck(connection: &Connection, moved: &Cell<u64>, limit: Duration) {
+async fn stuck(connection: &Connection, moved: &Cell<Instant>, limit: Duration) {
     loop {
-        let (before, was_busy) = (moved.get(), connection.is_busy());
         tokio::time::sleep(limit).await;
-        if was_busy && connection.is_busy() && moved.get() == before {
+        if connection.is_busy() && moved.get().elapsed() >= limit {
             return;
         }
     }
@@ -164,26 +173,49 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
     }
 }
 
-/// A stream that counts the bytes in both directions.
+/// A stream that notes when bytes move in either direction.
 struct Watched {
     stream: Stream,
-    moved: Rc<Cell<u64>>,
+    moved: Rc<Cell<Instant>>,
     connection: Rc<Connection>,
     /// There while the socket takes nothing: hyper has copied small parts of responses.
     unsent: Option<Unsent>,
+    linger: Option<Linger>,
+}
+
+/// The time between the stream's end and its close.
+struct Linger {
+    timer: Pin<Box<Sleep>>,
+    /// Bytes read since the end.
+    unread: usize,
 }
 
 impl Watched {
-    fn count(&self, bytes: usize) {
-        self.moved.set(self.moved.get() + bytes as u64);
-    }
-
     fn wrote(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(written)) = &written {
-            self.count(*written);
+        if let Poll::Ready(Ok(1..)) = &written {
+            self.moved.set(Instant::now());
         }
         self.waits(written.is_pending());
         written
+    }
+
+    /// Ready when the client has closed too, or sends nothing for a while, or more than its window.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = || Box::pin(tokio::time::sleep(LINGER));
+        let linger = self.linger.get_or_insert_with(|| Linger { timer: timer(), unread: 0 });
+        let mut bytes = [0; 16 << 10];
+        loop {
+            let mut unread = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut unread) {
+                Poll::Ready(Ok(())) if !unread.filled().is_empty() && linger.unread < CONNECTION_WINDOW as usize => {
+                    linger.unread += unread.filled().len();
+                    self.moved.set(Instant::now());
+                    linger.timer.as_mut().reset(Instant::now() + LINGER);
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return linger.timer.as_mut().poll(cx),
+            }
+        }
     }
 
     fn waits(&mut self, is_pending: bool) {
@@ -197,7 +229,9 @@ impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.count(buf.filled().len() - before);
+        if buf.filled().len() > before {
+            self.moved.set(Instant::now());
+        }
         read
     }
 }
@@ -228,6 +262,9 @@ impl AsyncWrite for Watched {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        self.poll_linger(cx).map(Ok)
     }
 }

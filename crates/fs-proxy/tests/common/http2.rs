@@ -14,7 +14,9 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio_rustls::client::TlsStream;
 
 pub(crate) type Sender = SendRequest<Full<Bytes>>;
 
@@ -23,7 +25,16 @@ pub(crate) async fn connect(
     identity: &Identity,
     addr: SocketAddr,
     protocols: &[&str],
-) -> (tokio_rustls::client::TlsStream<tokio::net::TcpStream>, Option<Vec<u8>>) {
+) -> (TlsStream<TcpStream>, Option<Vec<u8>>) {
+    handshake_on(identity, TcpStream::connect(addr).await.unwrap(), protocols).await
+}
+
+/// As [`connect`], on a connection.
+pub(crate) async fn handshake_on(
+    identity: &Identity,
+    stream: TcpStream,
+    protocols: &[&str],
+) -> (TlsStream<TcpStream>, Option<Vec<u8>>) {
     let mut roots = RootCertStore::empty();
     roots.add(identity.der.clone()).unwrap();
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -32,7 +43,6 @@ pub(crate) async fn connect(
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-    let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
     let chosen = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
