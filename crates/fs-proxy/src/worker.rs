@@ -283,6 +283,9 @@ impl Worker {
 
     /// Lets open requests and connections finish, within the deadline.
     async fn drain(&mut self) {
+        // tokio accepts from a socket only if it has seen its event. Without this turn, events since the last
+        // one are unseen, and the connections would be reset.
+        tokio::task::yield_now().await;
         self.sockets.drain(..).for_each(|socket| socket.stop.request());
         let mut sites: Vec<Rc<Site>> = self.retired.iter().filter_map(Weak::upgrade).collect();
         sites.extend(self.site.take());
