@@ -25,7 +25,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_rustls::client::TlsStream;
 
 /// Decides whether a client reads.
 #[derive(Default)]
@@ -86,7 +88,7 @@ fn responses(proxy: &Proxy) -> usize {
 }
 
 /// A client reads nothing while responses come, `act` follows, and `time` passes. Then it reads, and
-/// must get each response whole.
+/// must get each response whole. A connection that the proxy takes for idle has 5 s.
 async fn unread_responses_arrive(identity: &Identity, proxy: &Proxy, act: impl AsyncFnOnce(&mut Sender), time: u64) {
     let gate = Arc::new(Gate::default());
     let (stream, _) = connect(identity, proxy.addr(), &["h2"]).await;
@@ -123,7 +125,7 @@ fn start_for_unread(identity: &Identity, timeouts: &str) -> Proxy {
 fn unread_responses_survive_a_stop() {
     let identity = Identity::new();
     let mut proxy = start_for_unread(&identity, "drain = \"60s\"");
-    run(unread_responses_arrive(&identity, &proxy, async |_| proxy.terminate(), 2));
+    run(unread_responses_arrive(&identity, &proxy, async |_| proxy.terminate(), 7));
     assert!(proxy.program.wait().success());
 }
 
@@ -146,33 +148,41 @@ fn unread_responses_survive_a_reload() {
 #[test]
 fn client_with_unread_responses_is_not_idle() {
     let identity = Identity::new();
-    let proxy = start_for_unread(&identity, "idle = \"1s\"");
-    run(unread_responses_arrive(&identity, &proxy, async |_| {}, 4));
+    let proxy = start_for_unread(&identity, "idle = \"2s\"");
+    run(unread_responses_arrive(&identity, &proxy, async |_| {}, 7));
+}
+
+/// Starts a proxy with 9 clients.
+fn start_for_few(identity: &Identity, server: SocketAddr) -> Proxy {
+    let config = write_config(&identity.listener("http", server, ""));
+    Proxy { program: start_limited(&config, 100), config }
+}
+
+/// Opens more connections than such a proxy serves.
+async fn many(identity: &Identity, proxy: &Proxy) -> Vec<TlsStream<TcpStream>> {
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        streams.push(connect(identity, proxy.addr(), &["h2"]).await.0);
+    }
+    streams
 }
 
 #[test]
 fn client_with_unread_responses_keeps_its_place() {
     let identity = Identity::new();
-    let config = write_config(&identity.listener("http", http_backend(|_| ok(pattern(UNREAD))), ""));
-    // 9 clients.
-    let proxy = Proxy { program: start_limited(&config, 100), config };
+    let proxy = start_for_few(&identity, http_backend(|_| ok(pattern(UNREAD))));
     let mut others = Vec::new();
-    let come = async |_: &mut Sender| {
-        for _ in 0..20 {
-            others.push(connect(&identity, proxy.addr(), &["h2"]).await);
-        }
-    };
-    run(unread_responses_arrive(&identity, &proxy, come, 2));
+    run(unread_responses_arrive(&identity, &proxy, async |_| others = many(&identity, &proxy).await, 2));
 }
 
 /// The rest of a response waits for its client's window, which is open again after a while.
 #[test]
-fn response_beyond_the_window_survives_a_stop() {
+fn client_with_a_full_window_keeps_its_place() {
     let identity = Identity::new();
     // Both arrive as one piece, and the second does not fit what the first leaves of the window.
     let sizes = [60_000, 7_000];
     let addr = http_backend(move |request| ok(pattern(sizes[usize::from(request.head.starts_with("POST /second "))])));
-    let mut proxy = identity.start("http", addr, "timeouts = { drain = \"60s\" }");
+    let proxy = start_for_few(&identity, addr);
     run(async {
         let (stream, _) = connect(&identity, proxy.addr(), &["h2"]).await;
         let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
@@ -187,11 +197,10 @@ fn response_beyond_the_window_survives_a_stop() {
         while responses(&proxy) < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        proxy.terminate();
+        let _others = many(&identity, &proxy).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!((body(first).await.0.len(), body(second).await.0.len()), (sizes[0], sizes[1]));
     });
-    assert!(proxy.program.wait().success());
 }
 
 /// Bytes of a response that a kernel holds for a client with little space.
