@@ -125,10 +125,13 @@ fn answer(stream: UnixStream, stats: &Shown) -> std::io::Result<()> {
 }
 
 fn command(line: &str, stats: &Stats) -> anyhow::Result<String> {
-    match line.split_whitespace().collect::<Vec<_>>()[..] {
-        ["status"] => Ok(serde_json::to_string(&Status::of(stats))?),
-        ["flows"] => Ok(serde_json::to_string(&flows::flows())?),
-        ["weight", upstream, server, weight] => {
+    let line = line.trim_end();
+    // From the end: the name of an upstream may have spaces.
+    let weight = line.strip_prefix("weight ").map(|rest| rest.rsplitn(3, ' ').collect::<Vec<_>>());
+    match weight.as_deref() {
+        None if line == "status" => Ok(serde_json::to_string(&Status::of(stats))?),
+        None if line == "flows" => Ok(serde_json::to_string(&flows::flows())?),
+        Some(&[weight, server, upstream]) => {
             let weight = match weight {
                 "file" => None,
                 number => {
@@ -163,5 +166,26 @@ pub(crate) fn ask(socket: &Path, command: &str) -> anyhow::Result<String> {
     match text.trim_end().strip_prefix("error: ") {
         Some(error) => bail!("{error}"),
         None => Ok(text.trim_end().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn names_of_upstreams_may_have_spaces() {
+        for name in ["site", "my site", "two  spaces ", "a 10.0.0.1:1 5"] {
+            let text = format!("[[upstream]]\nname = '{name}'\nservers = ['10.0.0.1:1']");
+            let mut config: Config = toml::from_str(&text).unwrap();
+            config.look_up().unwrap();
+            let stats = Stats::new(&config, 1, None);
+            assert_eq!(command(&format!("weight {name} 10.0.0.1:1 5\n"), &stats).unwrap(), "weight 5", "{name}");
+            assert_eq!(command(&format!("weight {name} 10.0.0.1:1 file\n"), &stats).unwrap(), "weight 1", "{name}");
+            for wrong in ["weight", "weight 10.0.0.1:1 5", "stat", ""] {
+                assert!(command(wrong, &stats).unwrap_err().to_string().contains("no such command"), "{wrong}");
+            }
+        }
     }
 }

@@ -190,6 +190,7 @@ impl Clients {
             clients: self.clone(),
             last: Cell::new(self.moment()),
             busy: Cell::new(0),
+            unsent: Cell::new(0),
             is_listed: Cell::new(false),
             relays_to: Cell::new(None),
             has_moved: Cell::new(false),
@@ -219,7 +220,7 @@ impl Clients {
             let Some(Reverse(Idle { since, connection })) = self.idle.borrow_mut().pop() else { return false };
             let Some(connection) = connection.upgrade() else { continue };
             connection.is_listed.set(false);
-            if connection.is_leaving.get() || connection.busy.get() > 0 {
+            if connection.is_leaving.get() || connection.is_busy() {
                 // The client is added again when it is idle again.
                 continue;
             }
@@ -277,6 +278,8 @@ pub(crate) struct Connection {
     last: Cell<Moment>,
     /// Requests under way.
     busy: Cell<usize>,
+    /// Parts of responses that the socket has not taken. Their requests may be over.
+    unsent: Cell<usize>,
     is_listed: Cell<bool>,
     /// The server of a relay, for which bytes count as activity instead of requests.
     relays_to: Cell<Option<SocketAddr>>,
@@ -335,7 +338,7 @@ impl Connection {
     }
 
     fn is_idle(&self) -> bool {
-        self.busy.get() == 0 && !self.is_leaving.get() && !self.moved_just_now()
+        !self.is_busy() && !self.is_leaving.get() && !self.moved_just_now()
     }
 
     /// Returns true for relays that are likely in use. A relay without any byte is not: a client
@@ -369,9 +372,31 @@ impl Connection {
         Some(Place(self.clients.clone()))
     }
 
+    /// Marks it as busy with bytes for the client until the guard is dropped.
+    pub(crate) fn unsent(self: &Rc<Self>) -> Unsent {
+        self.unsent.set(self.unsent.get() + 1);
+        Unsent(self.clone())
+    }
+
     /// Returns true if a request is in progress.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub(crate) fn has_request(&self) -> bool {
         self.busy.get() > 0
+    }
+
+    /// Returns true if a request is in progress, or a response has not been sent completely.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.has_request() || self.unsent.get() > 0
+    }
+
+    /// Lists it as idle from now on, unless it is still busy.
+    fn rest(self: &Rc<Self>) {
+        if !self.is_busy() {
+            self.last.set(self.clients.moment());
+            self.clients.list(self);
+            if self.clients.waiting.get() > 0 {
+                self.clients.changed.notify_waiters();
+            }
+        }
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
@@ -438,18 +463,29 @@ impl Drop for Waiting<'_> {
 /// A request in progress, or a connection that is being made.
 pub(crate) struct Busy(Rc<Connection>);
 
+impl Busy {
+    /// See [`Connection::unsent`].
+    pub(crate) fn unsent(&self) -> Unsent {
+        self.0.unsent()
+    }
+}
+
 impl Drop for Busy {
     fn drop(&mut self) {
         let Self(connection) = self;
         connection.busy.set(connection.busy.get() - 1);
-        if connection.busy.get() == 0 {
-            let clients = &connection.clients;
-            connection.last.set(clients.moment());
-            clients.list(connection);
-            if clients.waiting.get() > 0 {
-                clients.changed.notify_waiters();
-            }
-        }
+        connection.rest();
+    }
+}
+
+/// Bytes that the client's socket has not taken.
+pub(crate) struct Unsent(Rc<Connection>);
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        let Self(connection) = self;
+        connection.unsent.set(connection.unsent.get() - 1);
+        connection.rest();
     }
 }
 

@@ -134,29 +134,29 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     // Created before the cores, because a signal may follow their first output at once.
     let (channel, orders) = reload::Channel::open()?;
 
-    let first = current.clone();
-    let start = move |core| worker::run(core, budget, first.clone(), orders.clone(), inherited.clone());
+    let successor = handover::Starting::default();
+    let (first, starting) = (current.clone(), successor.clone());
+    let start =
+        move |core| worker::run(core, budget, first.clone(), orders.clone(), inherited.clone(), starting.clone());
     let cores = Cores::start(&args.stack, start)?;
     let counters = cores.counters();
     let metrics = Metrics::start(metrics, stats, counters.clone())?;
     let stack = args.stack.stack;
-    let (below, successor) = (counters, handover::Starting::default());
     Reloader {
         file,
         stack,
-        below,
+        below: counters,
         cores: count,
         lookup_interval: current.config.lookup_interval(),
         current,
         metrics,
         admin: None,
         logs: logs.clone(),
-        successor: successor.clone(),
+        successor,
         is_succeeded: false,
     }
     .start(channel, admin.clone())?;
     let result = cores.join();
-    successor.end();
     drop(admin.lock().unwrap_or_else(PoisonError::into_inner).take());
     logs.finish();
     result

@@ -146,7 +146,8 @@ impl Status {
             ["listener", "mode", "open", "spliced", "accepted"].map(str::to_owned).into_iter().chain(heads()),
         );
         for listener in &self.listeners {
-            let old = before.and_then(|(before, _)| before.listeners.iter().find(|old| old.name == listener.name));
+            let is_same = |old: &&ListenerStatus| (&old.name, &old.mode) == (&listener.name, &listener.mode);
+            let old = before.and_then(|(before, _)| before.listeners.iter().find(is_same));
             let accepted = listener.accepted.saturating_sub(old.map_or(0, |old| old.accepted));
             let [open, spliced] = [listener.open, listener.spliced].map(|number| number.to_string());
             let row = [listener.name.clone(), listener.mode.clone(), open, spliced, rate(accepted)];
@@ -239,5 +240,25 @@ mod tests {
         assert!(
             line.ends_with("  2         0      0      2      5.0") || line.split_whitespace().last() == Some("5.0")
         );
+    }
+
+    /// A TCP and an HTTP listener may have one name.
+    #[test]
+    fn rates_are_those_of_the_listener_with_the_same_mode() {
+        let listener = |mode: &str, port: u16| {
+            format!("[[listener]]\naddress = '10.0.0.9:{port}'\nname = 'front'\nmode = '{mode}'\nupstream = 'x'\n")
+        };
+        let (tcp, http) = (listener("tcp", 80), listener("http", 81));
+        let text = format!("{tcp}{http}[[upstream]]\nname = 'x'\nservers = ['10.0.0.1:1']");
+        let stats = Stats::new(&toml::from_str(&text).unwrap(), 1, None);
+        let [tcp, http] = [0, 1].map(|number| &stats.cores[0].0.listeners[number].0.accepted);
+        tcp.add(10);
+        http.add(1000);
+        let before = Status::of(&stats);
+        tcp.add(2);
+        http.add(3);
+        let [listeners, _] = Status::of(&stats).tables(Some((&before, 1.0)));
+        let accepted: Vec<&str> = listeners.rows.iter().map(|row| &*row[4]).collect();
+        assert_eq!(accepted, ["2", "3"]);
     }
 }

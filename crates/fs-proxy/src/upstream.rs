@@ -268,7 +268,8 @@ impl Upstream {
             (Balance::LeastConnections, _) if is_even => turns.min_by_key(|&index| self.servers[index].active.get()),
             (Balance::LeastConnections, _) => turns.min_by_key(|&index| {
                 let load = self.servers[index].active.get() as u64 + 1;
-                load.saturating_mul(u64::from(u32::MAX)) / self.share(index)
+                // The weight may be 0 by now: another thread sets it.
+                load.saturating_mul(u64::from(u32::MAX)) / self.share(index).max(1)
             }),
             (Balance::RoundRobin | Balance::Hash, _) if is_even => turns.next(),
             (Balance::RoundRobin | Balance::Hash, _) => {

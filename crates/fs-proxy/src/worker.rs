@@ -1,7 +1,7 @@
 //! One core: its listeners, and the configuration that they serve.
 
 use crate::clients::{Clients, Limits};
-use crate::handover::{Inherited, Role};
+use crate::handover::{Inherited, Role, Starting};
 use crate::http1::per_core::Core as LeanCore;
 use crate::reload::{Generation, Lent, Order, Orders};
 use crate::site::Site;
@@ -34,6 +34,7 @@ pub(crate) async fn run(
     first: Arc<Generation>,
     mut orders: Orders,
     inherited: Arc<Inherited>,
+    successor: Starting,
 ) -> anyhow::Result<()> {
     let (failed, mut failure) = mpsc::unbounded_channel();
     let clients = Clients::new(Limits::new(&first.config, budget));
@@ -93,6 +94,8 @@ pub(crate) async fn run(
             },
         }
     };
+    // Before the drain, which takes as long as connections are open.
+    successor.end();
     worker.drain().await;
     result
 }
@@ -280,6 +283,9 @@ impl Worker {
 
     /// Lets open requests and connections finish, within the deadline.
     async fn drain(&mut self) {
+        // tokio accepts from a socket only if it has seen its event. Without this turn, events since the last
+        // one are unseen, and the connections would be reset.
+        tokio::task::yield_now().await;
         self.sockets.drain(..).for_each(|socket| socket.stop.request());
         let mut sites: Vec<Rc<Site>> = self.retired.iter().filter_map(Weak::upgrade).collect();
         sites.extend(self.site.take());

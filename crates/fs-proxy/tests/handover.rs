@@ -214,6 +214,36 @@ fn successor_does_not_outlive_a_process_that_ends_first() {
     assert!(TcpStream::connect(addr).is_err());
 }
 
+/// As above, while an open connection keeps the process that ends.
+#[test]
+fn successor_does_not_wait_for_the_connections_of_a_process_that_ends() {
+    let go = Arc::new(AtomicBool::new(false));
+    let text = format!("timeouts = {{ drain = \"60s\" }}\n{}", config(server(go.clone())));
+    let mut family = Family::start(&text);
+    let file = family.proxy.config.clone();
+    let mut download = TcpStream::connect(family.proxy.program.addrs[0]).unwrap();
+    download.set_read_timeout(Some(PATIENCE)).unwrap();
+    download.write_all(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut got = vec![0; 1000];
+    download.read_exact(&mut got).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    family.signal(Signal::User2);
+    // Fails while there is no reader.
+    let writer = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&file);
+    let mut writing = None;
+    eventually("the successor reads its file", || {
+        writing = writer().ok();
+        writing.is_some()
+    });
+    family.signal(Signal::Terminate);
+    eventually("the successor has ended", || writer().is_err());
+    go.store(true, Ordering::SeqCst);
+    download.read_to_end(&mut got).unwrap();
+    assert!(got.ends_with(&pattern(LENGTH)), "{} bytes", got.len());
+    assert!(family.proxy.program.wait().success());
+}
+
 /// A listener that the new configuration does not have is closed, and a new one is opened.
 #[test]
 fn successor_uses_the_configuration_of_its_start() {

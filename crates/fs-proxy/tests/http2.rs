@@ -2,73 +2,20 @@
 #![cfg(feature = "http2")]
 
 mod common;
+#[path = "common/http2.rs"]
+mod http2;
 #[path = "common/identity.rs"]
 mod identity;
 
-use bytes::Bytes;
 use common::*;
-use fs_stacks::testing::{PATIENCE, Signal, eventually};
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{SendRequest, handshake};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use fs_stacks::testing::{Signal, eventually};
+use http_body_util::BodyExt;
+use http2::{Sender, body, connect, open, request, run};
 use identity::Identity;
-use rustls::crypto::ring;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use std::io::{BufReader, Write};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use tokio::task::JoinHandle;
-
-type Sender = SendRequest<Full<Bytes>>;
-
-/// Connects with these protocols. Returns the chosen one.
-async fn connect(
-    identity: &Identity,
-    addr: SocketAddr,
-    protocols: &[&str],
-) -> (tokio_rustls::client::TlsStream<tokio::net::TcpStream>, Option<Vec<u8>>) {
-    let mut roots = RootCertStore::empty();
-    roots.add(identity.der.clone()).unwrap();
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-    let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
-    let chosen = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
-    (stream, chosen)
-}
-
-/// Opens an HTTP/2 connection.
-async fn open(identity: &Identity, addr: SocketAddr) -> (Sender, JoinHandle<Result<(), hyper::Error>>) {
-    let (stream, chosen) = connect(identity, addr, &["h2", "http/1.1"]).await;
-    assert_eq!(chosen.as_deref(), Some(&b"h2"[..]));
-    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    (sender, tokio::spawn(connection))
-}
-
-fn request(path: &str, body: Vec<u8>) -> Request<Full<Bytes>> {
-    Request::post(format!("https://a.example{path}")).body(Full::new(body.into())).unwrap()
-}
-
-async fn body(response: Response<Incoming>) -> (Vec<u8>, Option<http::HeaderMap>) {
-    let collected = response.into_body().collect().await.unwrap();
-    let trailers = collected.trailers().cloned();
-    (collected.to_bytes().to_vec(), trailers)
-}
-
-fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(4 * PATIENCE, test).await.expect("in time") });
-}
 
 #[test]
 fn requests_share_a_connection_and_reach_the_server_as_http1() {

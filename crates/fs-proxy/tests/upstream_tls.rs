@@ -204,6 +204,11 @@ struct Http2Server {
 
 impl Http2Server {
     fn start(identity: Option<&Identity>) -> Self {
+        Self::with_limit(identity, None)
+    }
+
+    /// Starts a server that allows this many requests of a connection at the same time.
+    fn with_limit(identity: Option<&Identity>, limit: Option<u32>) -> Self {
         let listener = std::net::TcpListener::bind((own_ip(), 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -219,11 +224,11 @@ impl Http2Server {
                     let (tls, goaway) = (tls.clone(), goaway.clone());
                     tokio::spawn(async move {
                         match tls {
-                            None => serve_http2(stream, goaway).await,
+                            None => serve_http2(stream, goaway, limit).await,
                             Some(config) => {
                                 let acceptor = tokio_rustls::TlsAcceptor::from(config);
                                 if let Ok(stream) = acceptor.accept(stream).await {
-                                    serve_http2(stream, goaway).await;
+                                    serve_http2(stream, goaway, limit).await;
                                 }
                             }
                         }
@@ -235,12 +240,15 @@ impl Http2Server {
     }
 }
 
-async fn serve_http2<S>(stream: S, goaway: Arc<tokio::sync::Notify>)
+async fn serve_http2<S>(stream: S, goaway: Arc<tokio::sync::Notify>, limit: Option<u32>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
     let service = hyper::service::service_fn(|request| async { Ok::<_, Infallible>(grpc(request).await) });
-    let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    if let Some(limit) = limit {
+        builder.max_concurrent_streams(limit);
+    }
     let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         _ = serving.as_mut() => {}
@@ -461,6 +469,32 @@ fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
     });
     proxy.program.terminate();
     assert!(proxy.program.wait().success());
+}
+
+#[test]
+fn servers_limit_of_requests_is_kept() {
+    let front = Identity::new();
+    let server = Http2Server::with_limit(None, Some(2));
+    let proxy = start_http2(&front, server.addr, "", "timeouts = { response = \"20s\" }");
+    run(async {
+        let sender = open(&front, proxy.addr()).await;
+        let ask = |path| {
+            let mut sender = sender.clone();
+            tokio::spawn(async move {
+                sender.send_request(request(path, Empty::new().boxed_unsync())).await.unwrap().status()
+            })
+        };
+        // From this response on the proxy knows the limit.
+        assert_eq!(ask("/").await.unwrap(), 200);
+        let held = [ask("/never"), ask("/never")];
+        while identity::metric(&proxy, "fs_proxy_server_active") < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+        assert_eq!(ask("/").await.unwrap(), 200);
+        assert_eq!(server.connections.load(Ordering::SeqCst), 2);
+        held.iter().for_each(tokio::task::JoinHandle::abort);
+    });
 }
 
 #[test]

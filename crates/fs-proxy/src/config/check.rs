@@ -25,6 +25,10 @@ impl Config {
             if self.upstreams[..number].iter().any(|other| other.name.get_ref() == name) {
                 return Err((Some(upstream.name.span().start), format!("a second upstream named `{name}`")));
             }
+            if name.contains('\n') {
+                let message = "the name has a line break, which ends a command of `fs-proxy admin`: remove it";
+                return Err((Some(upstream.name.span().start), message.into()));
+            }
             check_servers(upstream)?;
         }
         for (number, listener) in self.listeners.iter().enumerate() {

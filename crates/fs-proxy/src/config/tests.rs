@@ -128,6 +128,7 @@ fn impossible_settings_are_errors() {
     let twice = "[\"10.0.0.1:80\", \"10.0.0.1:80\"]";
     wrong("[\"10.0.0.1:80\", \"[fd00::1]:80\"]", twice, 15, "twice");
     wrong("10.0.0.1:80", "127.0.0.1:80", 9, "round for ever");
+    wrong("name = \"web\"", "name = \"we\\nb\"", 14, "line break");
     for bad in ["web.example:http", "web.example", "_web.example", "web.example:0"] {
         wrong("10.0.0.1:80", bad, 15, "not an address or a name");
     }

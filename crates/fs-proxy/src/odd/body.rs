@@ -3,8 +3,9 @@
 use super::exchange::Exchange;
 use super::pool::Sender;
 use super::request_body::{BoxError, Paced, Progress};
+use crate::clients::Unsent;
 use crate::upstream::Use;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::pin::Pin;
@@ -65,11 +66,32 @@ impl WebBody {
     }
 }
 
+/// A part of a body. hyper drops the body when it has the last part, and the part when the socket has
+/// its bytes.
+pub(crate) struct Part {
+    bytes: Bytes,
+    _unsent: Option<Unsent>,
+}
+
+impl Buf for Part {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+    }
+}
+
 impl Body for WebBody {
-    type Data = Bytes;
+    type Data = Part;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Part>, BoxError>>> {
         let this = &mut *self;
         let frame = match &mut this.kind {
             Kind::Text(body) => {
@@ -96,7 +118,9 @@ impl Body for WebBody {
         if let (Some(Ok(frame)), Some(exchange)) = (&frame, &mut this.exchange) {
             exchange.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
-        Poll::Ready(frame)
+        let unsent = || this.exchange.as_ref().and_then(Exchange::unsent);
+        let part = |bytes| Part { bytes, _unsent: unsent() };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(part))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -2,7 +2,7 @@
 //! response's body is dropped, complete or not.
 
 use super::request_body::Progress;
-use crate::clients::{Busy, Place};
+use crate::clients::{Busy, Place, Unsent};
 use crate::log_entry::{Entry, LOGGED_FIELDS, Request, What};
 use crate::relay::Moved;
 use crate::site::Site;
@@ -62,6 +62,11 @@ impl Exchange {
             bytes_out: 0,
             broken: false,
         }
+    }
+
+    /// Marks a part of the response as not sent, until the guard is dropped.
+    pub(crate) fn unsent(&self) -> Option<Unsent> {
+        self.busy.as_ref().map(Busy::unsent)
     }
 
     pub(crate) fn is_head(&self) -> bool {

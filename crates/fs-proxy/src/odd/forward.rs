@@ -26,7 +26,7 @@ use tokio::time::timeout;
 pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> Response<WebBody> {
     let (mut head, body) = request.into_parts();
     let site = &client.site;
-    let is_alone = !client.connection.is_busy();
+    let is_alone = !client.connection.has_request();
     let mut exchange = Exchange::new(site.clone(), client.listener, client.peer, client.connection.busy(), &head);
     exchange.keep_fields(&head.headers);
     if !client.connection.may_ask(&site.config.limits) {

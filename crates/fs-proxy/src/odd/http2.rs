@@ -6,7 +6,7 @@ use super::client::Client;
 use super::forward::forward;
 use super::options::BUFFER_MAX;
 use super::spawn::Local;
-use crate::clients::Connection;
+use crate::clients::{Connection, Unsent};
 use crate::site::Site;
 use crate::socket::{From, Socket};
 use fs_stacks::Stream;
@@ -24,10 +24,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep};
 
 /// Requests of a connection at the same time. Too low: a page with many parts waits. Too high: a
 /// client has as many connections to servers. nginx has 128.
 const STREAMS_MAX: u32 = 128;
+/// Bytes of a request's body that may wait for a slow server. Too low: distant clients send slowly. Too
+/// high: slow servers make the proxy hold memory. nginx and HAProxy have 64 KiB.
+const STREAM_WINDOW: u32 = 128 << 10;
+/// Slow servers of all of a connection's requests must not stop it.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX;
 /// Requests that a client has reset before they were served (CVE-2023-44487). More end the
 /// connection.
 const RESETS_MAX: usize = 20;
@@ -35,6 +41,10 @@ const RESETS_MAX: usize = 20;
 const ERRORS_MAX: usize = 200;
 /// Time in which a client may send after the connection's end was announced.
 const GRACE: Duration = Duration::from_secs(1);
+/// Time since the last byte, after which the client has what the kernel holds for it, or is gone. A close
+/// before would be a reset if the client sends, such as WINDOW_UPDATE, and the rest would be lost. Too low:
+/// slow clients lose it. Too high: clients that have vanished delay a stop.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Serves a connection, until its end.
 pub(crate) async fn serve(
@@ -47,17 +57,20 @@ pub(crate) async fn serve(
     let (connection, tunnel) = (connection.clone(), Rc::default());
     let client = Rc::new(Client { site, socket, listener, peer, neighbour, is_tls, connection, tunnel });
     let timeouts = &client.site.config.timeouts;
-    let written = Rc::new(Cell::new(0));
+    let moved = Rc::new(Cell::new(Instant::now()));
     let service = Requests { client: client.clone(), count: Rc::default(), ends: Rc::default() };
     let mut builder = Builder::new(Local);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_pending_accept_reset_streams(RESETS_MAX)
         .max_local_error_reset_streams(ERRORS_MAX)
         .max_header_list_size(BUFFER_MAX as u32)
         .max_send_buf_size(BUFFER_MAX);
-    let io = TokioIo::new(Counted { stream, written: written.clone() });
+    let connection = client.connection.clone();
+    let io = TokioIo::new(Watched { stream, moved: moved.clone(), connection, unsent: None, linger: None });
     let mut serving = pin!(builder.serve_connection(io, service.clone()));
     let mut over = pin!(async {
         tokio::select! {
@@ -68,7 +81,7 @@ pub(crate) async fn serve(
         }
     });
     // A client that does not read holds its requests' servers.
-    let mut stuck = pin!(stuck(&client.connection, &written, timeouts.idle + timeouts.response));
+    let mut stuck = pin!(stuck(&client.connection, &moved, timeouts.idle + timeouts.response));
     let result = tokio::select! {
         biased;
         result = serving.as_mut() => Some(result),
@@ -78,11 +91,12 @@ pub(crate) async fn serve(
     let result = match result {
         Some(result) => result,
         None => {
+            let last = moved.get();
             serving.as_mut().graceful_shutdown();
             tokio::select! {
                 biased;
                 result = serving.as_mut() => result,
-                () = quiet(&client.connection) => return,
+                () = quiet(&client.connection, &moved, last) => return,
                 () = stuck.as_mut() => return client.site.listener_stats(listener).failed.add(1),
             }
         }
@@ -93,7 +107,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Completes after a time without requests.
+/// Completes after a time without requests and responses.
 async fn idle(service: &Requests, limit: Duration) {
     loop {
         let before = service.count.get();
@@ -104,22 +118,25 @@ async fn idle(service: &Requests, limit: Duration) {
     }
 }
 
-/// Completes when no request has been in progress for a while.
-async fn quiet(connection: &Connection) {
+/// Completes after a while, when no request is in progress and the client has all responses. `last` is
+/// when the last byte moved before the end was announced.
+async fn quiet(connection: &Connection, moved: &Cell<Instant>, last: Instant) {
+    // The announcement itself, which is written by now, does not count.
+    let announced = moved.get();
     loop {
         tokio::time::sleep(GRACE).await;
-        if !connection.is_busy() {
+        let last = if moved.get() == announced { last } else { moved.get() };
+        if !connection.is_busy() && (connection.is_leaving() || last.elapsed() >= LINGER) {
             return;
         }
     }
 }
 
-/// Completes if requests are in progress and nothing can be written for this time.
-async fn stuck(connection: &Connection, written: &Cell<u64>, limit: Duration) {
+/// Completes if the connection is busy, and no byte moves in either direction for this time.
+async fn stuck(connection: &Connection, moved: &Cell<Instant>, limit: Duration) {
     loop {
-        let (before, was_busy) = (written.get(), connection.is_busy());
         tokio::time::sleep(limit).await;
-        if was_busy && connection.is_busy() && written.get() == before {
+        if connection.is_busy() && moved.get().elapsed() >= limit {
             return;
         }
     }
@@ -156,29 +173,73 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
     }
 }
 
-/// A stream that counts written bytes.
-struct Counted {
+/// A stream that notes when bytes move in either direction.
+struct Watched {
     stream: Stream,
-    written: Rc<Cell<u64>>,
+    moved: Rc<Cell<Instant>>,
+    connection: Rc<Connection>,
+    /// There while the socket takes nothing: hyper has copied small parts of responses.
+    unsent: Option<Unsent>,
+    linger: Option<Linger>,
 }
 
-impl Counted {
-    fn count(&self, written: usize) -> Poll<io::Result<usize>> {
-        self.written.set(self.written.get() + written as u64);
-        Poll::Ready(Ok(written))
+/// The time between the stream's end and its close.
+struct Linger {
+    timer: Pin<Box<Sleep>>,
+    /// Bytes read since the end.
+    unread: usize,
+}
+
+impl Watched {
+    fn wrote(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(1..)) = &written {
+            self.moved.set(Instant::now());
+        }
+        self.waits(written.is_pending());
+        written
+    }
+
+    /// Ready when the client has closed too, or sends nothing for a while, or more than its window.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = || Box::pin(tokio::time::sleep(LINGER));
+        let linger = self.linger.get_or_insert_with(|| Linger { timer: timer(), unread: 0 });
+        let mut bytes = [0; 16 << 10];
+        loop {
+            let mut unread = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut unread) {
+                Poll::Ready(Ok(())) if !unread.filled().is_empty() && linger.unread < CONNECTION_WINDOW as usize => {
+                    linger.unread += unread.filled().len();
+                    self.moved.set(Instant::now());
+                    linger.timer.as_mut().reset(Instant::now() + LINGER);
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return linger.timer.as_mut().poll(cx),
+            }
+        }
+    }
+
+    fn waits(&mut self, is_pending: bool) {
+        if is_pending != self.unsent.is_some() {
+            self.unsent = is_pending.then(|| self.connection.unsent());
+        }
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.moved.set(Instant::now());
+        }
+        read
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
-        self.count(written)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -186,8 +247,8 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
-        self.count(written)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -195,10 +256,15 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.waits(flushed.is_pending());
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        self.poll_linger(cx).map(Ok)
     }
 }

@@ -4,17 +4,18 @@ use super::options::BUFFER_MAX;
 use super::request_body::RequestBody;
 use super::spawn::Local;
 use fs_stacks::Stream;
-use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::rc::Rc;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 /// Requests of a connection at the same time. Too low: more connections. Too high: requests wait
-/// within a connection, because most servers have such a limit (RFC 9113 6.5.2: not below 100).
+/// within a connection, because most servers have such a limit (RFC 9113 6.5.2: should not be below 100).
 const STREAMS_MAX: usize = 100;
 /// Bytes of a response that may wait for a slow client. Too low: distant servers are slow. Too high:
 /// slow clients hold memory.
@@ -34,9 +35,13 @@ pub(crate) struct Http2Pool {
     failure: RefCell<Option<io::Error>>,
 }
 
+/// What hyper has of a connection. The connection's task owns it.
+type Driven = RefCell<Pin<Box<Connection<TokioIo<Stream>, RequestBody, Local>>>>;
+
 /// A connection.
 struct Line {
     sender: SendRequest<RequestBody>,
+    driven: Weak<Driven>,
     requests: Cell<usize>,
     last_use: Cell<Instant>,
     /// The connection gets no more requests.
@@ -73,6 +78,13 @@ impl Line {
     fn is_usable(&self) -> bool {
         !self.sender.is_closed() && !self.is_given_up.get()
     }
+
+    /// Returns true if it may have one more request. A request above the server's limit would wait in
+    /// hyper until another one has ended. The limit is unknown until the server's first SETTINGS.
+    fn has_room(&self) -> bool {
+        let of_server = self.driven.upgrade().map_or(0, |driven| driven.borrow().current_max_send_streams());
+        self.requests.get() < STREAMS_MAX.min(of_server)
+    }
 }
 
 impl Http2Pool {
@@ -91,7 +103,7 @@ impl Http2Pool {
     pub(super) fn take(&self) -> Option<Share> {
         let mut lines = self.lines.borrow_mut();
         lines.retain(|line| line.is_usable());
-        lines.iter().find(|line| line.requests.get() < STREAMS_MAX).map(Share::of)
+        lines.iter().find(|line| line.has_room()).map(Share::of)
     }
 
     /// As [`Http2Pool::take`]. Opens a connection if none has room. Requests that wait for the same
@@ -109,9 +121,9 @@ impl Http2Pool {
         }
         let opened = async { start(open.await?).await };
         match opened.await {
-            Ok(sender) => {
+            Ok((sender, driven)) => {
                 let (requests, is_given_up) = (Cell::new(0), Cell::new(self.is_closed.get()));
-                let line = Rc::new(Line { sender, requests, last_use: Cell::new(Instant::now()), is_given_up });
+                let line = Rc::new(Line { sender, driven, requests, last_use: Cell::new(Instant::now()), is_given_up });
                 self.lines.borrow_mut().push(line.clone());
                 Ok(Share::of(&line))
             }
@@ -137,7 +149,7 @@ impl Http2Pool {
 }
 
 /// Starts HTTP/2 on a connection, and its task.
-async fn start(stream: Stream) -> io::Result<SendRequest<RequestBody>> {
+async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Driven>)> {
     let mut builder = Builder::new(Local);
     builder
         .timer(TokioTimer::new())
@@ -147,12 +159,14 @@ async fn start(stream: Stream) -> io::Result<SendRequest<RequestBody>> {
         .max_header_list_size(BUFFER_MAX as u32)
         .max_send_buf_size(BUFFER_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let driven = Rc::new(RefCell::new(Box::pin(connection)));
+    let weak = Rc::downgrade(&driven);
     tokio::task::spawn_local(async move {
-        if let Err(error) = connection.await {
+        if let Err(error) = poll_fn(|cx| driven.borrow_mut().as_mut().poll(cx)).await {
             tracing::debug!("HTTP/2 to a server: {error}");
         }
     });
-    Ok(sender)
+    Ok((sender, weak))
 }
 
 /// Copies an error, so that each waiting request has one.

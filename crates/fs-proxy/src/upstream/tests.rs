@@ -134,3 +134,15 @@ fn weights_change_at_run_time() {
     stats.set_weight((0, 1), None);
     assert_eq!(picks(&upstream, 30), [10, 10, 10]);
 }
+
+/// Another thread can set a weight to 0 after a server was found usable.
+#[test]
+fn weight_that_becomes_0_during_a_choice_divides_nothing() {
+    for balance in ["round_robin", "least_connections", "hash"] {
+        let (upstream, stats) = upstream(balance);
+        for server in 0..3 {
+            stats.set_weight((0, server), Some(0));
+        }
+        assert!(upstream.choose(|_| true, Some(7)).is_some(), "{balance}");
+    }
+}

@@ -1,0 +1,73 @@
+//! Clients with HTTP/2 over TLS.
+#![allow(dead_code)]
+
+use crate::identity::Identity;
+use bytes::Bytes;
+use fs_stacks::testing::PATIENCE;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::crypto::ring;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_rustls::client::TlsStream;
+
+pub(crate) type Sender = SendRequest<Full<Bytes>>;
+
+/// Connects with these protocols. Returns the chosen one.
+pub(crate) async fn connect(
+    identity: &Identity,
+    addr: SocketAddr,
+    protocols: &[&str],
+) -> (TlsStream<TcpStream>, Option<Vec<u8>>) {
+    handshake_on(identity, TcpStream::connect(addr).await.unwrap(), protocols).await
+}
+
+/// As [`connect`], on a connection.
+pub(crate) async fn handshake_on(
+    identity: &Identity,
+    stream: TcpStream,
+    protocols: &[&str],
+) -> (TlsStream<TcpStream>, Option<Vec<u8>>) {
+    let mut roots = RootCertStore::empty();
+    roots.add(identity.der.clone()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+    let chosen = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+    (stream, chosen)
+}
+
+/// Opens an HTTP/2 connection.
+pub(crate) async fn open(identity: &Identity, addr: SocketAddr) -> (Sender, JoinHandle<Result<(), hyper::Error>>) {
+    let (stream, chosen) = connect(identity, addr, &["h2", "http/1.1"]).await;
+    assert_eq!(chosen.as_deref(), Some(&b"h2"[..]));
+    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    (sender, tokio::spawn(connection))
+}
+
+pub(crate) fn request(path: &str, body: Vec<u8>) -> Request<Full<Bytes>> {
+    Request::post(format!("https://a.example{path}")).body(Full::new(body.into())).unwrap()
+}
+
+pub(crate) async fn body(response: Response<Incoming>) -> (Vec<u8>, Option<http::HeaderMap>) {
+    let collected = response.into_body().collect().await.unwrap();
+    let trailers = collected.trailers().cloned();
+    (collected.to_bytes().to_vec(), trailers)
+}
+
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(4 * PATIENCE, test).await.expect("in time") });
+}
