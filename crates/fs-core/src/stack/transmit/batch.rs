@@ -120,9 +120,15 @@ impl<P: FramePool> Stack<P> {
             out.push(frame);
         }
         if self.udp.has_blocked() && !queue.is_crowded() {
-            self.udp.unblock(iface).for_each(|id| self.outbox.event(Event::Udp(id, Ready::WRITE)));
+            self.wake_datagram_writers(Some(iface));
         }
         sent
+    }
+
+    /// Notifies the UDP sockets that wait to send by `iface`, or by any interface.
+    #[cold]
+    pub(crate) fn wake_datagram_writers(&mut self, iface: Option<IfaceId>) {
+        self.udp.unblock(iface).for_each(|id| self.outbox.event(Event::Udp(id, Ready::WRITE)));
     }
 
     /// Sends the pure ACK that a connection owes, unless data will carry it.
