@@ -7,7 +7,8 @@
 //! Peers that take no data may hold frames indefinitely. The last eighth of the frames is therefore
 //! for connections that have nothing queued, two segments for each, if the peer's window is open
 //! (Linux grants `tcp_wmem[0]` to each socket whatever others hold). A connection that was refused
-//! even that is *starved*: until it is notified, no other takes a frame.
+//! even that is *starved*: until it is notified and has written, or that turn has ended, no other takes
+//! a frame.
 
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
@@ -34,6 +35,9 @@ pub(crate) struct FrameWaiters {
     starved: VecDeque<(u32, u32)>,
     /// Number of connections notified in this turn, which are about to take their share.
     told: usize,
+    /// Number of those that starved and have not written yet. Another connection may write earlier in
+    /// the turn, as its ACK was processed before them.
+    promised: usize,
     /// Number of connections that have ended while they waited, since they were last removed.
     ended: usize,
     /// All waiting connections hold their share: each has segments in flight, whose acknowledgments
@@ -88,7 +92,7 @@ impl FrameWaiters {
 
     /// Returns the bytes that a connection may queue now.
     #[inline]
-    pub(crate) fn room(&self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
+    pub(crate) fn room(&mut self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
         let frames = store.room();
         if self.is_empty() && frames >= PLENTY {
             return frames * payload.min(usize::from(tcb.mss));
@@ -98,7 +102,7 @@ impl FrameWaiters {
 
     #[cold]
     #[inline(never)]
-    fn scarce_room(&self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
+    fn scarce_room(&mut self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
         let mss = usize::from(tcb.mss);
         let mut room = store.room() * payload.min(mss);
         if !self.is_empty() {
@@ -116,13 +120,15 @@ impl FrameWaiters {
     }
 
     /// Returns true if a write would take frames that another, starved connection waits for.
-    fn overtakes(&self, tcb: &mut Tcb) -> bool {
+    fn overtakes(&mut self, tcb: &mut Tcb) -> bool {
         let starved = tcb.ext.as_ref().map_or(Starved::No, |ext| ext.sender.starved);
         if starved == Starved::Told {
             tcb.ext_mut().sender.starved = Starved::No;
+            // It may have been notified in an earlier turn.
+            self.promised = self.promised.saturating_sub(1);
             return false;
         }
-        self.starved.len() > usize::from(starved == Starved::Waits)
+        self.starved.len() + self.promised > usize::from(starved == Starved::Waits)
     }
 
     /// Returns true if the connection is in a list.
@@ -146,7 +152,7 @@ impl FrameWaiters {
 
     /// Ends the reservation for connections that were notified in the last turn.
     pub(crate) fn begin_turn(&mut self) {
-        self.told = 0;
+        (self.told, self.promised) = (0, 0);
     }
 
     /// Starts a turn's scan of the waiting connections; a frame takes `payload` bytes.
@@ -167,6 +173,7 @@ impl FrameWaiters {
                 continue;
             }
             self.told += 1;
+            self.promised += 1;
             look.least = look.least.saturating_sub(SHARE_MIN_SEGMENTS);
             look.frames = look.frames.saturating_sub(SHARE_MIN_SEGMENTS);
             return Some(index);

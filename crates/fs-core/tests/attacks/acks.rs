@@ -407,3 +407,47 @@ fn silent_receivers_leave_frames_for_others() {
     }
     assert_eq!(reply(&mut host, listener, 5001, 20_000), 20_000);
 }
+
+#[test]
+fn starved_connection_gets_its_frames_before_a_quicker_one() {
+    // Silent peers hold all frames but two. Of two honest connections one has them, and its ACK frees
+    // them. It writes at once, before the other one, which starved, was notified and writes next.
+    let mut plan = plan();
+    plan.tcp.send_buffer = 1 << 20;
+    let (mut host, listener) = crate::listening(plan);
+    let (mut quick, quick_id) = Peer::open(&mut host, listener, 1000, 60_000, crate::OFFER).unwrap();
+    write(&mut host, quick_id, 2000);
+    texts(&mut host, &mut quick);
+    for port in 2000.. {
+        let (_, id) = Peer::open(&mut host, listener, port, 60_000, crate::OFFER).unwrap();
+        if host.stack.tcp_send(id, &[1; 100_000]) == Err(Error::WouldBlock) {
+            host.stack.tcp_abort(id);
+            break;
+        }
+        sent(&mut host);
+    }
+    let (mut slow, slow_id) = Peer::open(&mut host, listener, 1001, 60_000, crate::OFFER).unwrap();
+    assert_eq!(host.stack.tcp_send(slow_id, &[1; 20_000]), Err(Error::WouldBlock));
+    let mut written = [0, 0];
+    for _ in 0..20 {
+        for peer in [&mut quick, &mut slow] {
+            let all = peer.ack;
+            ack(&mut host, peer, all, &[]);
+        }
+        host.stack.tick();
+        for (id, written) in [quick_id, slow_id].into_iter().zip(&mut written) {
+            *written += host.stack.tcp_send(id, &[1; 20_000]).unwrap_or(0);
+        }
+        host.transmit(64, false, |packet| {
+            let segment = segment(packet).unwrap();
+            for peer in [&mut quick, &mut slow] {
+                if segment.key.local_port() == peer.from {
+                    peer.saw(&segment);
+                }
+            }
+        });
+        host.check();
+    }
+    assert_eq!(written[0], written[1], "they take turns");
+    assert!(written[0] >= 20_000, "{written:?}");
+}
