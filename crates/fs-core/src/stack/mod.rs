@@ -255,6 +255,14 @@ impl<P: FramePool> Stack<P> {
         self.wake_datagram_writers(None);
     }
 
+    /// Replaces the addresses of the host's devices that are not interfaces of this stack. Packets to them
+    /// do not leave the host: connects and datagrams of sockets that are not bound to a device get
+    /// `InvalidInput`.
+    pub fn set_host_addresses(&mut self, addrs: Vec<IpAddr>) {
+        self.net.set_host_addresses(addrs);
+        self.wake_datagram_writers(None);
+    }
+
     /// Sets the function that returns the core to which the device steers a flow's packets (its RSS
     /// hash). Source ports of active connections are then chosen by it. Their RFD bits are ignored
     /// for flows that it knows.
