@@ -334,3 +334,23 @@ fn new_routes_wake_waiting_sockets() {
     lab.stack.update_interface(IfaceId(0), |interface| interface.mtu = 1400);
     assert_eq!(events(&mut lab), [Event::Udp(id, Ready::WRITE)]);
 }
+
+#[test]
+fn control_packets_leave_datagrams_their_half() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(false, 1), 500)).unwrap();
+    let syn = Seg { to: 80, seq: 9, flags: SYN, window: 60_000, ..Seg::default() };
+    let syns: Vec<Seg> = (5000..5032).map(|from| Seg { from, ..syn.clone() }).collect();
+    for _ in 0..10 {
+        lab.stack.udp_send(id, b"x", Some(peer(false, 9))).unwrap();
+    }
+    // Out of order: an ACK is due at once.
+    lab.send_together(&[syns, vec![conn.data_at(100, b"later")]].concat());
+    let mut out = Vec::new();
+    assert_eq!(lab.stack.tx_batch(IfaceId(0), 64, &mut out), 32 + 10 + 1);
+    let sent: Vec<_> = out.iter().map(|tx| read(lab.stack.pool().bytes(&tx.frame))).collect();
+    assert!(sent[..32].iter().flatten().all(|seg| seg.has(SYN | ACK)), "control packets come first");
+    assert_eq!(sent.iter().filter(|seg| seg.is_none()).count(), 10, "datagrams");
+    out.into_iter().for_each(|tx| lab.stack.pool_mut().free(tx.frame));
+}
