@@ -15,6 +15,7 @@ use crate::tcb::flags::Flags;
 use crate::tcb::send::sender::Starved;
 use crate::tcb::send::store::TxStore;
 use crate::tcb::slots::Slots;
+use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
 /// Minimum share in segments, for any number of waiting connections: a second segment makes the
@@ -26,13 +27,19 @@ const SHARE_MIN_SEGMENTS: usize = 2;
 /// a connection with the largest segments.
 const PLENTY: usize = 128;
 
+/// Time that a connection starves after which peers that acknowledge nothing are given up early. Too low:
+/// under load, where each waits its turn, clients that have lost their network for two minutes are
+/// reset. Too high: silent peers deny service for longer. Each is checked when its retransmission timer
+/// expires, up to two minutes apart.
+const STARVED_LONG: Duration = Duration::from_secs(10);
+
 /// Connections whose application was refused space in the send queue for lack of frames, oldest
 /// first: slot and generation.
 #[derive(Debug, Default)]
 pub(crate) struct FrameWaiters {
     queue: VecDeque<(u32, u32)>,
-    /// Starved connections. They may be in `queue`, too.
-    starved: VecDeque<(u32, u32)>,
+    /// Starved connections, with the time since which each starves. They may be in `queue`, too.
+    starved: VecDeque<(u32, u32, Instant)>,
     /// Number of connections notified in this turn, which are about to take their share.
     told: usize,
     /// Number of those that starved and have not written yet. Another connection may write earlier in
@@ -59,22 +66,29 @@ impl FrameWaiters {
 
     /// Returns all waiting connections, and all starved ones, for `Stack::check`.
     #[cfg(any(test, feature = "check"))]
-    pub(crate) fn lists(&self) -> [&VecDeque<(u32, u32)>; 2] {
-        [&self.queue, &self.starved]
+    pub(crate) fn lists(&self) -> [alloc::vec::Vec<(u32, u32)>; 2] {
+        let starved = self.starved.iter().map(|&(index, generation, _)| (index, generation));
+        [self.queue.iter().copied().collect(), starved.collect()]
+    }
+
+    /// Returns true if a connection has starved for long: the frames do not go around, because peers that
+    /// acknowledge nothing hold them.
+    pub(crate) fn starve_for_long(&self, now: Instant) -> bool {
+        self.starved.front().is_some_and(|&(_, _, since)| now.since(since) >= STARVED_LONG)
     }
 
     /// Makes a connection wait whose application was refused space.
     #[cold]
-    pub(crate) fn wait(&mut self, index: u32, tcb: &mut Tcb) {
-        let entry = (index, tcb.generation());
+    pub(crate) fn wait(&mut self, index: u32, tcb: &mut Tcb, now: Instant) {
+        let generation = tcb.generation();
         if tcb.tx.bytes == 0 && tcb.snd.wnd() > 0 {
             let starved = &mut tcb.ext_mut().sender.starved;
             if core::mem::replace(starved, Starved::Waits) != Starved::Waits {
-                self.starved.push_back(entry);
+                self.starved.push_back((index, generation, now));
             }
         } else if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);
-            self.queue.push_back(entry);
+            self.queue.push_back((index, generation));
             self.all_hold_theirs = false;
         }
     }
@@ -142,10 +156,9 @@ impl FrameWaiters {
     pub(crate) fn end(&mut self, slots: &Slots) {
         self.ended += 1;
         if self.ended * 2 > self.queue.len() + self.starved.len() {
-            let is_open =
-                |&(index, generation): &(u32, u32)| slots.open(index).is_some_and(|tcb| tcb.generation() == generation);
-            self.queue.retain(is_open);
-            self.starved.retain(is_open);
+            let is_open = |index, generation| slots.open(index).is_some_and(|tcb| tcb.generation() == generation);
+            self.queue.retain(|&(index, generation)| is_open(index, generation));
+            self.starved.retain(|&(index, generation, _)| is_open(index, generation));
             self.ended = 0;
         }
     }
@@ -166,7 +179,7 @@ impl FrameWaiters {
     pub(crate) fn next(&mut self, look: &mut Scan, store: &TxStore, slots: &mut Slots) -> Option<u32> {
         let is_writer = |tcb: &Tcb| !tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED);
         while look.least > 0 {
-            let Some((index, generation)) = self.starved.pop_front() else { break };
+            let Some((index, generation, _)) = self.starved.pop_front() else { break };
             let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { continue };
             tcb.ext_mut().sender.starved = Starved::Told;
             if !is_writer(tcb) {

@@ -72,7 +72,7 @@ impl<P: FramePool> Stack<P> {
         }
         // As for a short write.
         if done < limit {
-            frame_waiters.wait(target, tcb);
+            frame_waiters.wait(target, tcb, *now);
         }
         if done == 0 {
             return Err(Error::WouldBlock);
