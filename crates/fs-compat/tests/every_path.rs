@@ -5,7 +5,7 @@
 mod veth;
 
 use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket, net};
-use fs_rt::{Carrier, Runtime, Why};
+use fs_rt::{Carrier, CoreRef, Runtime, Why};
 use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -237,6 +237,13 @@ fn address_of_another_device_is_reached_through_ours() {
             let mut buf = [0; 64];
             let (n, from) = socket.recv_from(&mut buf).await.unwrap();
             socket.send_to(&buf[..n], from).await.unwrap();
+            assert_eq!(socket.try_send_segments(b"segments", 4, Some(from)).unwrap(), 8);
+            assert_eq!(socket.try_send_batch(&[(b"batch", Some(from))]).unwrap(), 1);
+            socket.connect(from).await.unwrap();
+            socket.send(b"connected").await.unwrap();
+            // The engine would not receive ICMP errors about them.
+            let by_engine = CoreRef::require().unwrap().inspect(|stack| stack.stats().udp_sent);
+            assert_eq!(by_engine, 0, "datagrams from another device's address");
             for port in [0, 4000] {
                 let socket = TcpSocket::new_v4().unwrap();
                 socket.bind(at(OTHER_OURS, port)).unwrap();
@@ -252,7 +259,9 @@ fn address_of_another_device_is_reached_through_ours() {
                 socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                 socket.send_to(b"echo", at(OTHER_OURS, 7778)).unwrap();
                 let mut buf = [0; 64];
-                assert_eq!(socket.recv_from(&mut buf).unwrap(), (4, at(OTHER_OURS, 7778)));
+                for said in ["echo", "segm", "ents", "batch", "connected"] {
+                    assert_eq!(socket.recv_from(&mut buf).unwrap(), (said.len(), at(OTHER_OURS, 7778)), "{said}");
+                }
             });
             server.join().unwrap();
         });

@@ -18,6 +18,7 @@ use fs_xdp::UmemPool;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
@@ -45,6 +46,8 @@ pub(crate) struct CoreSetup {
     /// The links are placeholders of devices that the runtime does not have yet.
     pub(crate) is_late: bool,
     pub(crate) routes: Vec<Route>,
+    /// See [`Stack::set_host_addresses`](fs_core::Stack::set_host_addresses).
+    pub(crate) host_addresses: Vec<IpAddr>,
     pub(crate) mail: Mailboxes,
     pub(crate) steering: Option<Steering>,
     pub(crate) cpu: usize,
@@ -264,7 +267,7 @@ where
 
 fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShared> {
     let CoreSetup { config, pool, links, interfaces, scopes, is_late, routes, mail, .. } = setup;
-    let CoreSetup { steering, cpu, policy, clock, given_up, .. } = setup;
+    let CoreSetup { host_addresses, steering, cpu, policy, clock, given_up, .. } = setup;
     let mut stack = CoreStack::new(config, pool);
     stack.set_now(clock.now());
     for interface in interfaces {
@@ -272,6 +275,7 @@ fn make_core(index: usize, setup: CoreSetup, shared: Arc<Shared>) -> Rc<CoreShar
     }
     (0..).zip(scopes).for_each(|(n, scope)| stack.set_scope(IfaceId(n), scope));
     stack.set_routes(routes);
+    stack.set_host_addresses(host_addresses);
     stack.set_steering(steering);
     let io = CoreIo::new(links, mail, policy);
     let mut io = if is_late { io.without_devices() } else { io };

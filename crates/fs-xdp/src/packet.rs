@@ -185,7 +185,7 @@ impl PacketLink {
                     self.merges = false;
                     return Some(0);
                 }
-                if self.refusals.is_hopeless(&error) {
+                if self.refusals.is_hopeless(&error, self.socket.as_fd()) {
                     self.drop_first(pool, frames, run.frames, run.segments);
                     return Some(0);
                 }
@@ -231,7 +231,7 @@ impl PacketLink {
                 self.note(&error);
                 // The first packet is the cause, and would be again.
                 if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL))
-                    || self.refusals.is_hopeless(&error)
+                    || self.refusals.is_hopeless(&error, self.socket.as_fd())
                 {
                     self.drop_first(pool, frames, first, 1);
                     return Some(0);

@@ -340,10 +340,13 @@ pub(crate) fn class_in_range(tos: u32) -> io::Result<u8> {
     u8::try_from(tos).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Fails for a datagram that does not leave this host: the engine cannot send it.
+/// Fails for a datagram that the engine must not send: it does not leave this host, or its source is another
+/// device's address, so that ICMP errors about it go to the kernel. See [`CoreRef::carrier`].
 fn check_leaves(stack: &CoreStack, id: UdpId, target: Option<SocketAddr>) -> Result<(), Error> {
     let to = target.or(stack.udp_remote(id)?).map(|to| to.ip().to_canonical());
-    if to.is_some_and(|to| to.is_loopback() || stack.is_local(to)) { Err(Error::InvalidInput) } else { Ok(()) }
+    let from = stack.udp_local(id)?.ip();
+    let is_within_host = to.is_some_and(|to| to.is_loopback() || stack.is_local(to));
+    if is_within_host || !from.is_unspecified() && !stack.is_local(from) { Err(Error::InvalidInput) } else { Ok(()) }
 }
 
 fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>) -> Result<usize, Error> {

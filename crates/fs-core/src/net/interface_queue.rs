@@ -68,10 +68,16 @@ impl InterfaceQueue {
         !self.acks.is_empty() || !self.data.is_empty()
     }
 
-    /// Removes and returns the next frame of the control packets, then of the `datagrams`.
-    pub(crate) fn pop_packet(&mut self, datagrams: bool) -> Option<TxFrame> {
-        let control = self.control.pop_front();
-        if control.is_none() && datagrams { self.datagrams.pop_front() } else { control }
+    /// Removes and returns the next frame of the control packets.
+    #[inline]
+    pub(crate) fn pop_control(&mut self) -> Option<TxFrame> {
+        self.control.pop_front()
+    }
+
+    /// Removes and returns the next frame of the datagrams.
+    #[inline]
+    pub(crate) fn pop_datagram(&mut self) -> Option<TxFrame> {
+        self.datagrams.pop_front()
     }
 
     /// Queues the connection in slot `index`, which owes an ACK.

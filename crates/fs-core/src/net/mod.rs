@@ -171,6 +171,12 @@ impl Net {
         self.route_epoch = self.route_epoch.wrapping_add(1);
     }
 
+    /// Replaces the addresses of the host's other devices.
+    pub(crate) fn set_host_addresses(&mut self, addrs: Vec<IpAddr>) {
+        self.routes.set_host_addresses(addrs);
+        self.route_epoch = self.route_epoch.wrapping_add(1);
+    }
+
     /// Returns the current route epoch. A path that was looked up in this epoch is up to date.
     #[inline(always)]
     pub(crate) fn route_epoch(&self) -> u8 {

@@ -24,6 +24,8 @@ pub(crate) struct NextHop {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RouteTable {
     routes: Vec<Route>,
+    /// Addresses of the host's other devices, sorted: a node of a cluster may have thousands.
+    host: Vec<IpAddr>,
 }
 
 impl RouteTable {
@@ -38,6 +40,20 @@ impl RouteTable {
         routes.sort_by_key(|route| (Reverse(route.to.prefix), route.metric));
         self.routes = routes;
         given - self.routes.len()
+    }
+
+    /// Replaces the addresses of the host's other devices.
+    pub(crate) fn set_host_addresses(&mut self, mut addrs: Vec<IpAddr>) {
+        addrs.sort_unstable();
+        addrs.dedup();
+        self.host = addrs;
+    }
+
+    /// Returns true if the host delivers packets to `to` to itself, by another device than ours: Linux's
+    /// table `local`, which is asked before all routes. There a socket bound to a `device` finds
+    /// nothing (`fib_lookup_good_nhc`, `rt6_score_route`).
+    fn is_within_host(&self, to: IpAddr, device: Option<IfaceId>) -> bool {
+        device.is_none() && self.host.binary_search(&to).is_ok()
     }
 
     /// Returns the route of the longest matching prefix, by `device` if given. Among equals the
@@ -63,8 +79,12 @@ impl RouteTable {
     ///
     /// # Errors
     /// The error that Linux returns for such a destination (`fib_props`, `ip6_rt_type_to_error`).
+    /// `InvalidInput` if no packet to it leaves the host.
     pub(crate) fn lookup(&self, to: IpAddr, device: Option<IfaceId>) -> Result<NextHop, Error> {
         let to = to.to_canonical();
+        if self.is_within_host(to, device) {
+            return Err(Error::InvalidInput);
+        }
         let route = self.route(to, device);
         let refusal = match (route, device) {
             (Some(route @ Route { refusal: None, .. }), _) => {
@@ -81,9 +101,10 @@ impl RouteTable {
         })
     }
 
-    /// Returns true if the route to a destination refuses it.
+    /// Returns true if the route to a destination refuses it, or no packet to it leaves the host.
     pub(crate) fn refuses(&self, to: IpAddr, device: Option<IfaceId>) -> bool {
-        self.route(to.to_canonical(), device).is_some_and(|route| route.refusal.is_some())
+        let to = to.to_canonical();
+        self.is_within_host(to, device) || self.route(to, device).is_some_and(|route| route.refusal.is_some())
     }
 
     /// Returns the routes in lookup order.

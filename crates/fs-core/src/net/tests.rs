@@ -62,7 +62,7 @@ fn packet_waits_for_neighbour_then_for_turn() {
     let frame = packet(&mut pool);
     net.send(&mut pool, &mut stats, path, now, frame);
     let queue = net.queue_mut(FIRST).unwrap();
-    let (first, second) = (queue.pop_packet(true).unwrap(), queue.pop_packet(true).unwrap());
+    let (first, second) = (queue.pop_control().unwrap(), queue.pop_control().unwrap());
     assert_eq!(
         (first.frame.len(), second.frame.len()),
         (54, 40),

@@ -74,10 +74,17 @@ struct Socket {
     error: Option<Error>,
     /// It waits to send: see [`UdpTable::block`].
     is_blocked: bool,
+    /// Interfaces in whose name it is in `UdpTable::blocked`.
+    blocked_by: Vec<IfaceId>,
     queue: ReceiveQueue,
 }
 
 impl Socket {
+    fn new(binding: UdpBinding) -> Self {
+        let (blocked_by, queue) = (Vec::new(), ReceiveQueue::default());
+        Self { binding, ttl: None, tos: 0, error: None, is_blocked: false, blocked_by, queue }
+    }
+
     fn ready(&self) -> Ready {
         let (has_error, has_datagram) = (self.error.is_some(), !self.queue.is_empty());
         let read = if has_error || has_datagram { Ready::READ } else { Ready::default() };
@@ -99,7 +106,7 @@ pub(crate) struct UdpTable {
     sockets: Sockets,
     ports: PortTable,
     elsewhere: Elsewhere,
-    /// Sockets that wait to send by an interface. Some may have been closed.
+    /// Sockets that wait to send by an interface, each pair once, oldest first.
     blocked: Vec<(UdpId, IfaceId)>,
     limits: QueueLimits,
     frames_held: usize,
@@ -141,9 +148,7 @@ impl UdpTable {
             return Err(Error::AddrInUse);
         }
         let binding = UdpBinding { local, v6_only, remote: None, device: None };
-        let socket =
-            Socket { binding, ttl: None, tos: 0, error: None, is_blocked: false, queue: ReceiveQueue::default() };
-        let id = self.sockets.insert(socket).ok_or(Error::NoBuffers)?;
+        let id = self.sockets.insert(Socket::new(binding)).ok_or(Error::NoBuffers)?;
         self.ports.insert(local.port(), id.index);
         Ok(id)
     }
@@ -318,12 +323,14 @@ impl UdpTable {
         Ok(self.sockets.find_mut(id)?.error.take())
     }
 
-    /// Records that a socket waits until fewer datagrams are queued for `iface`.
+    /// Records that a socket waits until fewer datagrams are queued for `iface`. It may wait for several
+    /// interfaces: it sends to many peers, and one of the interfaces may be down.
     #[cold]
     pub(crate) fn block(&mut self, id: UdpId, iface: IfaceId) {
-        if let Ok(socket) = self.sockets.find_mut(id)
-            && !core::mem::replace(&mut socket.is_blocked, true)
-        {
+        let Ok(socket) = self.sockets.find_mut(id) else { return };
+        socket.is_blocked = true;
+        if !socket.blocked_by.contains(&iface) {
+            socket.blocked_by.push(iface);
             self.blocked.push((id, iface));
         }
     }
@@ -334,13 +341,15 @@ impl UdpTable {
         !self.blocked.is_empty()
     }
 
-    /// Returns the sockets that waited to send by `iface`. They wait no longer.
+    /// Returns the sockets that waited to send by `iface`, or by any interface. They wait no longer.
     #[cold]
-    pub(crate) fn unblock(&mut self, iface: IfaceId) -> impl Iterator<Item = UdpId> {
+    pub(crate) fn unblock(&mut self, iface: Option<IfaceId>) -> impl Iterator<Item = UdpId> {
         let Self { sockets, blocked, .. } = self;
-        blocked.extract_if(.., move |(_, by)| *by == iface).filter_map(|(id, _)| {
-            sockets.find_mut(id).ok()?.is_blocked = false;
-            Some(id)
+        let is_meant = move |by: IfaceId| iface.is_none_or(|iface| iface == by);
+        blocked.extract_if(.., move |(_, by)| is_meant(*by)).filter_map(move |(id, _)| {
+            let socket = sockets.find_mut(id).ok()?;
+            socket.blocked_by.retain(|by| !is_meant(*by));
+            core::mem::take(&mut socket.is_blocked).then_some(id)
         })
     }
 
@@ -396,6 +405,9 @@ impl UdpTable {
     pub(crate) fn close<P: FramePool>(&mut self, pool: &mut P, id: UdpId) {
         if let Some(mut socket) = self.sockets.remove(id) {
             self.ports.remove(socket.binding.local.port(), id.index);
+            if !socket.blocked_by.is_empty() {
+                self.blocked.retain(|(other, _)| *other != id);
+            }
             while !socket.queue.is_empty() {
                 self.frames_held -= socket.queue.pop(pool);
             }

@@ -82,7 +82,7 @@ impl<P: FramePool> Stack<P> {
         let marks: [&dyn Fn(&Tcb) -> bool; 2] = [&waits, &starves];
         for (list, is_marked) in self.frame_waiters.lists().into_iter().zip(marks) {
             let mut waiting = BTreeSet::new();
-            for &(index, generation) in list {
+            for (index, generation) in list {
                 let Some(tcb) = self.slots.open(index).filter(|tcb| tcb.generation() == generation) else { continue };
                 assert!(is_marked(tcb), "{index}: listed as waiting for frames, and not marked");
                 assert!(waiting.insert(index), "{index}: waits for frames twice");

@@ -7,13 +7,15 @@
 //! Peers that take no data may hold frames indefinitely. The last eighth of the frames is therefore
 //! for connections that have nothing queued, two segments for each, if the peer's window is open
 //! (Linux grants `tcp_wmem[0]` to each socket whatever others hold). A connection that was refused
-//! even that is *starved*: until it is notified, no other takes a frame.
+//! even that is *starved*: until it is notified and has written, or that turn has ended, no other takes
+//! a frame.
 
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::sender::Starved;
 use crate::tcb::send::store::TxStore;
 use crate::tcb::slots::Slots;
+use crate::time::{Duration, Instant};
 use alloc::collections::VecDeque;
 
 /// Minimum share in segments, for any number of waiting connections: a second segment makes the
@@ -25,15 +27,24 @@ const SHARE_MIN_SEGMENTS: usize = 2;
 /// a connection with the largest segments.
 const PLENTY: usize = 128;
 
+/// Time that a connection starves after which peers that acknowledge nothing are given up early. Too low:
+/// under load, where each waits its turn, clients that have lost their network for two minutes are
+/// reset. Too high: silent peers deny service for longer. Each is checked when its retransmission timer
+/// expires, up to two minutes apart.
+const STARVED_LONG: Duration = Duration::from_secs(10);
+
 /// Connections whose application was refused space in the send queue for lack of frames, oldest
 /// first: slot and generation.
 #[derive(Debug, Default)]
 pub(crate) struct FrameWaiters {
     queue: VecDeque<(u32, u32)>,
-    /// Starved connections. They may be in `queue`, too.
-    starved: VecDeque<(u32, u32)>,
+    /// Starved connections, with the time since which each starves. They may be in `queue`, too.
+    starved: VecDeque<(u32, u32, Instant)>,
     /// Number of connections notified in this turn, which are about to take their share.
     told: usize,
+    /// Number of those that starved and have not written yet. Another connection may write earlier in
+    /// the turn, as its ACK was processed before them.
+    promised: usize,
     /// Number of connections that have ended while they waited, since they were last removed.
     ended: usize,
     /// All waiting connections hold their share: each has segments in flight, whose acknowledgments
@@ -55,22 +66,29 @@ impl FrameWaiters {
 
     /// Returns all waiting connections, and all starved ones, for `Stack::check`.
     #[cfg(any(test, feature = "check"))]
-    pub(crate) fn lists(&self) -> [&VecDeque<(u32, u32)>; 2] {
-        [&self.queue, &self.starved]
+    pub(crate) fn lists(&self) -> [alloc::vec::Vec<(u32, u32)>; 2] {
+        let starved = self.starved.iter().map(|&(index, generation, _)| (index, generation));
+        [self.queue.iter().copied().collect(), starved.collect()]
+    }
+
+    /// Returns true if a connection has starved for long: the frames do not go around, because peers that
+    /// acknowledge nothing hold them.
+    pub(crate) fn starve_for_long(&self, now: Instant) -> bool {
+        self.starved.front().is_some_and(|&(_, _, since)| now.since(since) >= STARVED_LONG)
     }
 
     /// Makes a connection wait whose application was refused space.
     #[cold]
-    pub(crate) fn wait(&mut self, index: u32, tcb: &mut Tcb) {
-        let entry = (index, tcb.generation());
+    pub(crate) fn wait(&mut self, index: u32, tcb: &mut Tcb, now: Instant) {
+        let generation = tcb.generation();
         if tcb.tx.bytes == 0 && tcb.snd.wnd() > 0 {
             let starved = &mut tcb.ext_mut().sender.starved;
             if core::mem::replace(starved, Starved::Waits) != Starved::Waits {
-                self.starved.push_back(entry);
+                self.starved.push_back((index, generation, now));
             }
         } else if !tcb.flags.has(Flags::WAITS_FOR_POOL) {
             tcb.flags.set(Flags::WAITS_FOR_POOL);
-            self.queue.push_back(entry);
+            self.queue.push_back((index, generation));
             self.all_hold_theirs = false;
         }
     }
@@ -88,7 +106,7 @@ impl FrameWaiters {
 
     /// Returns the bytes that a connection may queue now.
     #[inline]
-    pub(crate) fn room(&self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
+    pub(crate) fn room(&mut self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
         let frames = store.room();
         if self.is_empty() && frames >= PLENTY {
             return frames * payload.min(usize::from(tcb.mss));
@@ -98,7 +116,7 @@ impl FrameWaiters {
 
     #[cold]
     #[inline(never)]
-    fn scarce_room(&self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
+    fn scarce_room(&mut self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
         let mss = usize::from(tcb.mss);
         let mut room = store.room() * payload.min(mss);
         if !self.is_empty() {
@@ -116,13 +134,15 @@ impl FrameWaiters {
     }
 
     /// Returns true if a write would take frames that another, starved connection waits for.
-    fn overtakes(&self, tcb: &mut Tcb) -> bool {
+    fn overtakes(&mut self, tcb: &mut Tcb) -> bool {
         let starved = tcb.ext.as_ref().map_or(Starved::No, |ext| ext.sender.starved);
         if starved == Starved::Told {
             tcb.ext_mut().sender.starved = Starved::No;
+            // It may have been notified in an earlier turn.
+            self.promised = self.promised.saturating_sub(1);
             return false;
         }
-        self.starved.len() > usize::from(starved == Starved::Waits)
+        self.starved.len() + self.promised > usize::from(starved == Starved::Waits)
     }
 
     /// Returns true if the connection is in a list.
@@ -136,17 +156,16 @@ impl FrameWaiters {
     pub(crate) fn end(&mut self, slots: &Slots) {
         self.ended += 1;
         if self.ended * 2 > self.queue.len() + self.starved.len() {
-            let is_open =
-                |&(index, generation): &(u32, u32)| slots.open(index).is_some_and(|tcb| tcb.generation() == generation);
-            self.queue.retain(is_open);
-            self.starved.retain(is_open);
+            let is_open = |index, generation| slots.open(index).is_some_and(|tcb| tcb.generation() == generation);
+            self.queue.retain(|&(index, generation)| is_open(index, generation));
+            self.starved.retain(|&(index, generation, _)| is_open(index, generation));
             self.ended = 0;
         }
     }
 
     /// Ends the reservation for connections that were notified in the last turn.
     pub(crate) fn begin_turn(&mut self) {
-        self.told = 0;
+        (self.told, self.promised) = (0, 0);
     }
 
     /// Starts a turn's scan of the waiting connections; a frame takes `payload` bytes.
@@ -160,13 +179,14 @@ impl FrameWaiters {
     pub(crate) fn next(&mut self, look: &mut Scan, store: &TxStore, slots: &mut Slots) -> Option<u32> {
         let is_writer = |tcb: &Tcb| !tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED);
         while look.least > 0 {
-            let Some((index, generation)) = self.starved.pop_front() else { break };
+            let Some((index, generation, _)) = self.starved.pop_front() else { break };
             let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { continue };
             tcb.ext_mut().sender.starved = Starved::Told;
             if !is_writer(tcb) {
                 continue;
             }
             self.told += 1;
+            self.promised += 1;
             look.least = look.least.saturating_sub(SHARE_MIN_SEGMENTS);
             look.frames = look.frames.saturating_sub(SHARE_MIN_SEGMENTS);
             return Some(index);

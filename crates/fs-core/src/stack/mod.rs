@@ -239,6 +239,7 @@ impl<P: FramePool> Stack<P> {
     /// on Linux; their packets leave as before.
     pub fn update_interface(&mut self, iface: IfaceId, change: impl FnOnce(&mut Interface)) {
         self.net.update(iface, change);
+        self.wake_datagram_writers(None);
     }
 
     /// Sets the scope id of link-local addresses on an interface, as the host names it (RFC 4007;
@@ -247,9 +248,19 @@ impl<P: FramePool> Stack<P> {
         self.net.set_scope(iface, scope);
     }
 
-    /// Replaces the routes.
+    /// Replaces the routes. UDP sockets that wait to send are notified: they may have waited for an
+    /// interface that is down.
     pub fn set_routes(&mut self, routes: Vec<Route>) {
         self.net.set_routes(routes);
+        self.wake_datagram_writers(None);
+    }
+
+    /// Replaces the addresses of the host's devices that are not interfaces of this stack. Packets to them
+    /// do not leave the host: connects and datagrams of sockets that are not bound to a device get
+    /// `InvalidInput`.
+    pub fn set_host_addresses(&mut self, addrs: Vec<IpAddr>) {
+        self.net.set_host_addresses(addrs);
+        self.wake_datagram_writers(None);
     }
 
     /// Sets the function that returns the core to which the device steers a flow's packets (its RSS

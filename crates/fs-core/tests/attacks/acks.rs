@@ -407,3 +407,76 @@ fn silent_receivers_leave_frames_for_others() {
     }
     assert_eq!(reply(&mut host, listener, 5001, 20_000), 20_000);
 }
+
+/// Silent peers hold all frames but two. Of two honest connections one has them, and the other one starves.
+struct Scarce {
+    host: Host,
+    /// Each with the bytes that its application has written.
+    honest: [(Peer, TcpId, usize); 2],
+}
+
+impl Scarce {
+    fn new() -> Self {
+        let mut plan = plan();
+        // Smaller segments of the silent peers would take the two frames.
+        (plan.tcp.send_buffer, plan.tcp.mtu_probing) = (1 << 20, false);
+        let (mut host, listener) = crate::listening(plan);
+        let (mut quick, quick_id) = Peer::open(&mut host, listener, 1000, 60_000, crate::OFFER).unwrap();
+        write(&mut host, quick_id, 2000);
+        texts(&mut host, &mut quick);
+        for port in 2000.. {
+            let (_, id) = Peer::open(&mut host, listener, port, 60_000, crate::OFFER).unwrap();
+            if host.stack.tcp_send(id, &[1; 100_000]) == Err(Error::WouldBlock) {
+                host.stack.tcp_abort(id);
+                break;
+            }
+            sent(&mut host);
+        }
+        let (slow, slow_id) = Peer::open(&mut host, listener, 1001, 60_000, crate::OFFER).unwrap();
+        assert_eq!(host.stack.tcp_send(slow_id, &[1; 20_000]), Err(Error::WouldBlock));
+        Self { host, honest: [(quick, quick_id, 0), (slow, slow_id, 0)] }
+    }
+
+    /// The honest peers acknowledge everything, then the applications write, the first one first.
+    fn turn(&mut self) {
+        let Self { host, honest } = self;
+        for (peer, ..) in &mut *honest {
+            let all = peer.ack;
+            ack(host, peer, all, &[]);
+        }
+        host.stack.tick();
+        for (_, id, written) in &mut *honest {
+            *written += host.stack.tcp_send(*id, &[1; 20_000]).unwrap_or(0);
+        }
+        host.transmit(64, false, |packet| {
+            let segment = segment(packet).unwrap();
+            let receiver = honest.iter_mut().find(|(peer, ..)| segment.key.local_port() == peer.from);
+            receiver.into_iter().for_each(|(peer, ..)| peer.saw(&segment));
+        });
+        host.check();
+    }
+}
+
+#[test]
+fn starved_connection_gets_its_frames_before_a_quicker_one() {
+    // The quick connection's ACK frees the frames, and it writes at once, before the other one, which was
+    // notified and writes next.
+    let mut scarce = Scarce::new();
+    (0..20).for_each(|_| scarce.turn());
+    let written = scarce.honest.map(|(_, _, written)| written);
+    assert_eq!(written[0], written[1], "they take turns");
+    assert!(written[0] >= 20_000, "{written:?}");
+}
+
+#[test]
+fn silent_peers_stay_while_frames_go_around() {
+    // The frames stay scarce, and each connection has its turn. So peers that have lost their network
+    // are not given up earlier than otherwise.
+    let mut scarce = Scarce::new();
+    for _ in 0..300 {
+        scarce.turn();
+        scarce.host.advance(Duration::from_secs(1));
+    }
+    assert_eq!(scarce.host.stack.stats().timeouts, 0);
+    assert!(scarce.honest.iter().all(|(_, _, written)| *written > 100_000), "the others work");
+}

@@ -257,3 +257,100 @@ fn datagrams_wait_while_many_are_queued() {
     assert!(lab.stack.udp_ready(id).unwrap().contains(Ready::WRITE));
     assert_eq!(full(&mut lab), 32 + 64);
 }
+
+/// Adds a second link with the network 10.1.0.0/24.
+fn add_second_link(lab: &mut Lab) -> IfaceId {
+    let own = Cidr { addr: [10, 1, 0, 1].into(), prefix: 24 };
+    let first = lab.stack.interface(IfaceId(0)).unwrap().clone();
+    let second = lab.stack.add_interface(Interface { addrs: vec![own], ..first });
+    lab.stack.set_routes(vec![route_by(Lab::host(false, 0), IfaceId(0)), route_by(own.addr, second)]);
+    second
+}
+
+fn route_by(net: std::net::IpAddr, iface: IfaceId) -> Route {
+    Route { to: Cidr { addr: net, prefix: 24 }, gateway: None, iface, metric: 0, source: None, refusal: None }
+}
+
+/// Sends datagrams until the socket has to wait.
+fn fill(lab: &mut Lab, id: UdpId, to: &str) {
+    let to = to.parse().unwrap();
+    while lab.stack.udp_send(id, b"x", Some(to)).map_err(|error| assert_eq!(error, Error::WouldBlock)).is_ok() {}
+}
+
+/// Sends up to `budget` packets by a link and returns the events.
+fn drained(lab: &mut Lab, link: IfaceId, budget: usize) -> Vec<Event> {
+    let mut out = Vec::new();
+    lab.stack.tx_batch(link, budget, &mut out);
+    out.into_iter().for_each(|tx| lab.stack.pool_mut().free(tx.frame));
+    lab.stack.drain_events(&mut lab.events);
+    std::mem::take(&mut lab.events)
+}
+
+#[test]
+fn socket_that_waits_for_two_links_is_woken_by_either() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let second = add_second_link(&mut lab);
+    let id = lab.stack.udp_bind("0.0.0.0:500".parse().unwrap()).unwrap();
+    let is_writable = |lab: &Lab| lab.stack.udp_ready(id).unwrap().contains(Ready::WRITE);
+    fill(&mut lab, id, "10.0.0.2:9");
+    fill(&mut lab, id, "10.1.0.2:9");
+    assert!(!is_writable(&lab));
+    assert_eq!(drained(&mut lab, second, 64), [Event::Udp(id, Ready::WRITE)]);
+    assert!(is_writable(&lab));
+    // It waits for the first link again, and has one entry there.
+    for _ in 0..3 {
+        fill(&mut lab, id, "10.0.0.2:9");
+    }
+    assert!(!is_writable(&lab));
+    assert_eq!(drained(&mut lab, IfaceId(0), 64), [Event::Udp(id, Ready::WRITE)]);
+    fill(&mut lab, id, "10.1.0.2:9");
+    assert_eq!(drained(&mut lab, second, 64), [Event::Udp(id, Ready::WRITE)]);
+}
+
+/// A link that is down sends nothing, so only a change of routes or addresses wakes a socket that waits
+/// for it.
+#[test]
+fn new_routes_wake_waiting_sockets() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let second = add_second_link(&mut lab);
+    let id = lab.stack.udp_bind("0.0.0.0:500".parse().unwrap()).unwrap();
+    let to = "10.0.0.2:9".parse().unwrap();
+    let events = |lab: &mut Lab| {
+        lab.stack.drain_events(&mut lab.events);
+        std::mem::take(&mut lab.events)
+    };
+    fill(&mut lab, id, "10.0.0.2:9");
+    lab.stack.set_routes(vec![route_by(Lab::host(false, 0), second)]);
+    assert_eq!(events(&mut lab), [Event::Udp(id, Ready::WRITE)]);
+    assert_eq!(lab.stack.udp_send(id, b"x", Some(to)), Ok(1), "by the other link");
+    lab.stack.set_routes(vec![route_by(Lab::host(false, 0), IfaceId(0))]);
+    assert_eq!(events(&mut lab), []);
+    fill(&mut lab, id, "10.0.0.2:9");
+    lab.stack.set_routes(Vec::new());
+    assert_eq!(events(&mut lab), [Event::Udp(id, Ready::WRITE)]);
+    assert_eq!(lab.stack.udp_send(id, b"x", Some(to)), Err(Error::NetworkUnreachable));
+    lab.stack.set_routes(vec![route_by(Lab::host(false, 0), IfaceId(0))]);
+    fill(&mut lab, id, "10.0.0.2:9");
+    lab.stack.update_interface(IfaceId(0), |interface| interface.mtu = 1400);
+    assert_eq!(events(&mut lab), [Event::Udp(id, Ready::WRITE)]);
+}
+
+#[test]
+fn control_packets_leave_datagrams_their_half() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let id = lab.stack.udp_bind(SocketAddr::new(Lab::host(false, 1), 500)).unwrap();
+    let syn = Seg { to: 80, seq: 9, flags: SYN, window: 60_000, ..Seg::default() };
+    let syns: Vec<Seg> = (5000..5032).map(|from| Seg { from, ..syn.clone() }).collect();
+    for _ in 0..10 {
+        lab.stack.udp_send(id, b"x", Some(peer(false, 9))).unwrap();
+    }
+    // Out of order: an ACK is due at once.
+    lab.send_together(&[syns, vec![conn.data_at(100, b"later")]].concat());
+    let mut out = Vec::new();
+    assert_eq!(lab.stack.tx_batch(IfaceId(0), 64, &mut out), 32 + 10 + 1);
+    let sent: Vec<_> = out.iter().map(|tx| read(lab.stack.pool().bytes(&tx.frame))).collect();
+    assert!(sent[..32].iter().flatten().all(|seg| seg.has(SYN | ACK)), "control packets come first");
+    assert_eq!(sent.iter().filter(|seg| seg.is_none()).count(), 10, "datagrams");
+    out.into_iter().for_each(|tx| lab.stack.pool_mut().free(tx.frame));
+}

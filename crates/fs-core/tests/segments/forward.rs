@@ -167,6 +167,29 @@ fn empty_pool_blocks() {
     assert_eq!(joined(&sent_to(&mut lab, &to)), data);
 }
 
+/// A relay that were refused while frames are free would be notified again in each turn.
+#[test]
+fn few_free_frames_suffice() {
+    for (mss, free) in [(1460, 1), (1460, 2), (512, 1), (512, 3)] {
+        let mut lab = Lab::new(TcpConfig::default());
+        let (mut from, to) = pair(&mut lab, mss, TcpOptions::default());
+        let data = bytes(2 * MSS + 100);
+        receive(&mut lab, &mut from, &data, &[MSS, 100, MSS]);
+        let case = format!("MSS {mss}, {free} free frames");
+        let taken = lab.stack.pool().available() - free;
+        let held: Vec<_> = (0..taken).filter_map(|_| lab.stack.pool_mut().alloc()).collect();
+        let mut done = lab.stack.tcp_forward(from.id, to.id, usize::MAX).unwrap_or_else(|e| panic!("{case}: {e:?}"));
+        lab.stack.tick();
+        let next = lab.stack.next_deadline();
+        held.into_iter().for_each(|frame| lab.stack.pool_mut().free(frame));
+        assert!(done == data.len() || next.is_none_or(|at| at > lab.now), "{case}: the next turn is due, for nothing");
+        while done < data.len() {
+            done += lab.stack.tcp_forward(from.id, to.id, usize::MAX).unwrap();
+        }
+        assert!(joined(&sent_to(&mut lab, &to)) == data, "{case}");
+    }
+}
+
 /// Another connection has the frames for sending, and waits for more. A relay gets the least that each
 /// connection may send, and is notified like a writer when there are more.
 #[test]

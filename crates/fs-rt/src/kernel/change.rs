@@ -21,6 +21,8 @@ pub(crate) enum WorldChange {
         index: u32,
     },
     Routes(Vec<Route>),
+    /// Addresses of the host's other devices.
+    HostAddresses(Vec<IpAddr>),
     Neighbour {
         iface: IfaceId,
         addr: IpAddr,
@@ -39,6 +41,7 @@ impl WorldChange {
             WorldChange::Device { iface, mac, mtu } => stack.update_interface(iface, |i| (i.mac, i.mtu) = (mac, mtu)),
             WorldChange::Index { iface, index } => stack.set_scope(iface, index),
             WorldChange::Routes(routes) => stack.set_routes(routes),
+            WorldChange::HostAddresses(addrs) => stack.set_host_addresses(addrs),
             WorldChange::Neighbour { iface, addr, mac } => stack.set_neighbour(iface, addr, mac),
             WorldChange::NeighbourGone { iface, addr } => stack.remove_neighbour(iface, addr),
         }

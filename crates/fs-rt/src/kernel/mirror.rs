@@ -59,7 +59,7 @@ pub(crate) struct Mirror {
     pub(crate) devices: Vec<Device>,
     pub(crate) routes: Vec<Route>,
     /// Addresses of the host's other devices.
-    elsewhere: Vec<IpAddr>,
+    pub(super) elsewhere: Vec<IpAddr>,
     neighbours: HashMap<(IfaceId, IpAddr), Neighbour>,
     /// Neighbours that a core asked for and that have not replied yet.
     asked: HashSet<(IfaceId, IpAddr)>,
@@ -103,6 +103,16 @@ impl Mirror {
     pub(crate) fn addresses(&self) -> Addresses {
         let ours = self.devices.iter().flat_map(|device| &device.addrs).map(|cidr| cidr.addr).collect();
         Addresses { ours, elsewhere: self.elsewhere.clone() }
+    }
+
+    /// Returns the addresses of the host's other devices to which no packet leaves by ours. Loopback addresses
+    /// never do, and a link-local address may also be a neighbour's.
+    pub(crate) fn host_addresses(&self) -> Vec<IpAddr> {
+        let is_link_local = |addr: &IpAddr| match addr {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        self.elsewhere.iter().copied().filter(|addr| !addr.is_loopback() && !is_link_local(addr)).collect()
     }
 
     /// Returns true if the kernel has a TCP connection at a local port to another host.
@@ -152,10 +162,12 @@ impl Mirror {
         self.news |= self.stale.tables;
         if self.stale.tables {
             let Tables { devices, routes, elsewhere } = self.read_tables()?;
-            self.elsewhere = elsewhere;
-            let (devices, routes) =
-                (std::mem::replace(&mut self.devices, devices), std::mem::replace(&mut self.routes, routes));
-            self.compare(&devices, &routes, changes);
+            let before = Tables {
+                devices: std::mem::replace(&mut self.devices, devices),
+                routes: std::mem::replace(&mut self.routes, routes),
+                elsewhere: std::mem::replace(&mut self.elsewhere, elsewhere),
+            };
+            self.compare(&before, changes);
             self.stale.tables = false;
         }
         if self.stale.neighbours {
@@ -183,8 +195,8 @@ impl Mirror {
         self.stale = Stale { tables: true, neighbours: true };
     }
 
-    fn compare(&self, devices: &[Device], routes: &[Route], changes: &mut Vec<WorldChange>) {
-        for (n, (old, new)) in devices.iter().zip(&self.devices).enumerate() {
+    fn compare(&self, before: &Tables, changes: &mut Vec<WorldChange>) {
+        for (n, (old, new)) in before.devices.iter().zip(&self.devices).enumerate() {
             let iface = IfaceId(n as u8);
             if old.addrs != new.addrs {
                 changes.push(WorldChange::Addresses { iface, addrs: new.addrs.clone() });
@@ -193,8 +205,11 @@ impl Mirror {
                 changes.push(WorldChange::Device { iface, mac: new.mac, mtu: new.mtu });
             }
         }
-        if routes != self.routes {
+        if before.routes != self.routes {
             changes.push(WorldChange::Routes(self.routes.clone()));
+        }
+        if before.elsewhere != self.elsewhere {
+            changes.push(WorldChange::HostAddresses(self.host_addresses()));
         }
     }
 
@@ -225,7 +240,7 @@ impl Mirror {
             _ => false,
         });
         let elsewhere: Vec<_> = of_others.filter_map(local_address).collect();
-        let mut routes: Vec<_> = elsewhere.iter().copied().filter_map(within_host).collect();
+        let mut routes = Vec::new();
         for message in &self.netlink.dump(Message::GetRoute(RouteMessage::default()))? {
             if let Message::NewRoute(route) = message {
                 self.route(route, &mut routes);
@@ -375,19 +390,6 @@ impl Mirror {
             add(hop);
         }
     }
-}
-
-/// Returns the route to an address of another device of the host, as the kernel's table `local` has
-/// it: a datagram to it leaves by none of ours. Loopback addresses never do, and a link-local address
-/// may also be a neighbour's.
-fn within_host(addr: IpAddr) -> Option<Route> {
-    let (prefix, is_link_local) = match addr {
-        IpAddr::V4(v4) => (32, v4.is_link_local()),
-        IpAddr::V6(v6) => (128, v6.is_unicast_link_local()),
-    };
-    let refusal = Some(Refusal::Blackhole);
-    let route = Route { to: Cidr { addr, prefix }, gateway: None, iface: IfaceId(0), metric: 0, source: None, refusal };
-    (!addr.is_loopback() && !is_link_local).then_some(route)
 }
 
 /// A locally administered link address, which no frame has on the wire.

@@ -30,6 +30,22 @@ fn missing_device_is_gone() {
     assert!(ours.is_empty() && elsewhere.contains(&std::net::Ipv4Addr::LOCALHOST.into()), "{elsewhere:?}");
 }
 
+/// Other devices' addresses are in no route: a node of a cluster has thousands, and routes are scanned.
+#[test]
+fn other_devices_addresses_are_no_routes() {
+    let mut mirror = Mirror::read(&[i32::MAX as u32]).unwrap();
+    assert!(mirror.routes.iter().all(|route| !mirror.elsewhere.contains(&route.to.addr)), "{:?}", mirror.routes);
+    mirror.elsewhere.clear();
+    let mut changes = Vec::new();
+    mirror.take(Ok(netlink::Notices::Lost), &mut changes).unwrap();
+    let told = changes.iter().find_map(|change| match change {
+        WorldChange::HostAddresses(addrs) => Some(addrs),
+        _ => None,
+    });
+    // A packet to a loopback address never leaves by a device of ours.
+    assert!(told.is_some_and(|addrs| addrs.iter().all(|addr| !addr.is_loopback())), "{changes:?}");
+}
+
 /// The kernel could not be asked. The change is found after it answers again.
 #[test]
 fn error_loses_no_change() {

@@ -108,6 +108,7 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     let mirror =
         if builder.standalone.is_empty() && !kernel { Some(mirror(&devices, &indexes, of_mirror)?) } else { None };
     let routes = mirror.as_ref().map_or_else(|| standalone_routes(&builder.standalone), |m| m.routes.clone());
+    let host_addresses = mirror.as_ref().map_or_else(Vec::new, Mirror::host_addresses);
     let interfaces = interfaces(builder, &opened, mirror.as_ref());
     let (ephemeral, reservations) = ephemeral_ports(builder, mirror.is_some() || kernel, &shared_devices)?;
     let addresses = mirror.as_ref().map(Mirror::addresses);
@@ -167,6 +168,7 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
         scopes: indexes.clone(),
         is_late,
         routes: routes.clone(),
+        host_addresses: host_addresses.clone(),
         mail,
         // The runtime makes no connections of its own with named queues.
         steering: rss.steering(cores).filter(|_| builder.queues.is_none()),

@@ -24,16 +24,18 @@ pub(crate) mod segment;
 pub(crate) mod socket;
 
 use crate::chain;
+use crate::sys::merged_io;
 use crate::umem::UmemPool;
 use fs_core::{FramePool, Framing, TxFrame};
 use header::MergedHeader;
 use run::{Packet, Run};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Time without a packet that was sent after which refused packets are dropped. Shorter: a queue that drains slowly loses packets (it takes
-/// the next 64 KiB after 5 ms at 100 Mb/s, after 250 ms at 2 Mb/s). Longer: the packets of other flows wait longer behind one that never
-/// leaves.
+/// Time without a packet that was sent after which refused packets are dropped, while the kernel still holds others of the socket.
+/// Shorter: a queue that drains slowly loses packets (it takes the next 64 KiB after 5 ms at 100 Mb/s, after 250 ms at 2 Mb/s). Longer: the
+/// packets of other flows wait longer behind one that never leaves.
 const REFUSED_MOST: Duration = Duration::from_millis(250);
 /// Refusals before that, so that a thread that had to wait for its CPU tries again. No more are needed.
 const REFUSALS_LEAST: u32 = 64;
@@ -44,21 +46,30 @@ const REFUSALS_LEAST: u32 = 64;
 pub(crate) struct Refusals {
     count: u32,
     since: Option<Instant>,
+    /// The last packet was refused, and then the kernel held none of the socket.
+    none_in_flight: bool,
 }
 
 impl Refusals {
     /// A packet was sent.
     #[inline]
     pub(crate) fn end(&mut self) {
-        self.count = 0;
+        (self.count, self.none_in_flight) = (0, false);
     }
 
-    /// Records an error of a send. Returns true if the packet would never leave.
+    /// Records an error of a send by `socket`. Returns true if the packet is to be dropped: it would never leave, or packets of others fill
+    /// the queue, where a router would drop it.
     #[cold]
-    pub(crate) fn is_hopeless(&mut self, error: &io::Error) -> bool {
+    pub(crate) fn is_hopeless(&mut self, error: &io::Error, socket: BorrowedFd<'_>) -> bool {
         if error.raw_os_error() != Some(libc::ENOBUFS) {
             return false;
         }
+        // No packet of ours makes room by leaving, so it is useless to wait. A rule that drops some packets would hold up all others again and
+        // again. The first refusal proves nothing: the call that was refused may have emptied the queue (`__dev_xmit_skb`).
+        if self.none_in_flight {
+            return true;
+        }
+        self.none_in_flight = !merged_io::is_in_flight(socket);
         if self.count == 0 {
             self.since = Some(Instant::now());
         }

@@ -189,7 +189,7 @@ impl MergeSocket {
 
     #[cold]
     fn failed(&mut self, error: &io::Error) -> Outcome {
-        if self.refusals.is_hopeless(error) {
+        if self.refusals.is_hopeless(error, self.socket.as_fd()) {
             return Outcome::Dropped;
         }
         match error.raw_os_error() {

@@ -160,6 +160,30 @@ fn link_local_source_is_last_choice() {
     assert_eq!(source_for(&only, IfaceId(0), ip("2001:db8::1"), ip("fe80::9")), Some(ip("fe80::1")));
 }
 
+/// Expectations are the output of `ip route get … oif …` with the addresses on another device.
+#[test]
+fn host_addresses_concern_unbound_sockets() {
+    let mut table = table(std::vec![
+        route("0.0.0.0/0", Some("10.0.0.254"), 0, 0),
+        route("10.0.0.0/24", None, 0, 0),
+        route("::/0", Some("fd00::fe"), 0, 1024),
+        // The table `local` comes before a longest prefix.
+        route("10.9.0.2/32", None, 0, 0),
+    ]);
+    let host = ["10.9.0.2", "fd09::1", "10.9.0.1", "10.9.0.1", "192.168.0.1"];
+    table.set_host_addresses(host.map(ip).to_vec());
+    for to in ["10.9.0.1", "::ffff:10.9.0.1", "10.9.0.2", "fd09::1", "192.168.0.1"] {
+        assert_eq!(table.lookup(ip(to), None), Err(Error::InvalidInput), "{to}");
+        assert!(table.refuses(ip(to), None) && !table.refuses(ip(to), Some(IfaceId(0))), "{to}");
+    }
+    let by_device = |to: &str| table.lookup(ip(to), Some(IfaceId(0))).ok().map(|hop| hop.addr);
+    assert_eq!(by_device("10.9.0.1"), Some(ip("10.0.0.254")), "by the gateway");
+    assert_eq!(by_device("fd09::1"), Some(ip("fd00::fe")));
+    assert_eq!(hop(&table, "10.9.0.3"), Some((0, "10.0.0.254".into())), "nobody's");
+    table.set_host_addresses(Vec::new());
+    assert_eq!(hop(&table, "10.9.0.2"), Some((0, "10.9.0.2".into())));
+}
+
 fn any_v4_cidr() -> impl Strategy<Value = Cidr> {
     // Few distinct addresses, so that prefixes nest.
     (0u32..16, 0u8..=32).prop_map(|(top, prefix)| Cidr { addr: IpAddr::V4((top << 28 | 0x0101_0101).into()), prefix })

@@ -2,12 +2,15 @@
 
 use crate::error::Error;
 use crate::frame::FramePool;
+use crate::frame_queue::FrameNodes;
 use crate::slab::NIL;
 use crate::socket::event::{Ready, TcpId};
 use crate::stack::Stack;
 use crate::tcb::Slot;
 use crate::tcb::send::buffer::Cut;
 use crate::tcb::send::forwarded::frames_to_forward;
+use crate::tcb::send::store::TxStore;
+use crate::tcb::slots::Slots;
 
 impl<P: FramePool> Stack<P> {
     /// Moves up to `most` received bytes of `from` into the send queue of `to`, in the frames in
@@ -46,7 +49,15 @@ impl<P: FramePool> Stack<P> {
         let snd_nxt = tcb.snd.nxt();
         let frames = frames_to_forward(pool, cut.mss);
         let (mut done, mut pushed) = (0, 0);
-        while done < most && !store.is_full() && pool.available() >= frames {
+        while done < most && !store.is_full() {
+            if pool.available() < frames {
+                let few = copy_some(slots, (source, target), nodes, store, pool, (most - done, cut));
+                done += few;
+                if few == 0 {
+                    break;
+                }
+                continue;
+            }
             let left = (wanted - done) as u32;
             let part = slots.open_mut(source).and_then(|tcb| tcb.rx.pop_part(nodes, pool, left));
             let Some(frame) = part else { break };
@@ -72,7 +83,7 @@ impl<P: FramePool> Stack<P> {
         }
         // As for a short write.
         if done < limit {
-            frame_waiters.wait(target, tcb);
+            frame_waiters.wait(target, tcb, *now);
         }
         if done == 0 {
             return Err(Error::WouldBlock);
@@ -81,4 +92,29 @@ impl<P: FramePool> Stack<P> {
         self.after_read(source, done as u32);
         Ok(done)
     }
+}
+
+/// Copies up to `most` bytes from one connection's receive queue to another's send queue, as far as the
+/// frames of the pool suffice. A relay must not be refused while a frame is free: it would be notified
+/// at once, turn after turn. Returns the number of bytes.
+#[cold]
+fn copy_some<P: FramePool>(
+    slots: &mut Slots,
+    (source, target): (u32, u32),
+    nodes: &mut FrameNodes,
+    store: &mut TxStore,
+    pool: &mut P,
+    (most, cut): (usize, Cut),
+) -> usize {
+    let mut bytes = [0; 2048];
+    let most = most.min(bytes.len());
+    let Some(tcb) = slots.open(source) else { return 0 };
+    let n = tcb.rx.peek(nodes, pool, &mut bytes[..most]);
+    let Some(tcb) = slots.open_mut(target) else { return 0 };
+    let snd_nxt = tcb.snd.nxt();
+    let copied = tcb.tx.write(store, pool, snd_nxt, &bytes[..n], Cut { push_at_end: false, ..cut });
+    if let Some(tcb) = slots.open_mut(source) {
+        tcb.rx.trim_front(nodes, pool, copied);
+    }
+    copied
 }

@@ -102,7 +102,7 @@ impl<P: FramePool> Stack<P> {
         }
         // The caller of a short write waits for an event, as after `WouldBlock`.
         if n < wanted {
-            frame_waiters.wait(index, tcb);
+            frame_waiters.wait(index, tcb, *now);
         }
         if n == 0 {
             return Err(Error::WouldBlock);
@@ -126,13 +126,13 @@ impl<P: FramePool> Stack<P> {
             self.pool.free(frame);
             return Ok(());
         }
-        let Self { slots, store, pool, net, frame_waiters, .. } = self;
+        let Self { slots, store, pool, net, frame_waiters, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
         if frame_waiters.room(store, pool.payload_room(), tcb) == 0 {
             // The send share of the core (receiving needs frames, too) or of this connection is
             // spent.
             tcb.refused_room();
-            frame_waiters.wait(index, tcb);
+            frame_waiters.wait(index, tcb, *now);
             return Err((Error::WouldBlock, frame));
         }
         let summed = !net.path(tcb.path).tx_checksum();

@@ -1,6 +1,6 @@
 //! A turn's packets for one interface, in three lists (mTCP section 4.2): control, ACK, data. Data
 //! is sent round robin with a byte quota; an ACK that data carries is not sent on its own.
-//! Datagrams come behind control packets, and take at most half of a batch while connections wait.
+//! Datagrams come behind control packets, and take at most half of the rest while connections wait.
 
 use crate::frame::{FramePool, IfaceId, TxFrame};
 use crate::net::interface_queue::SEND_QUOTA;
@@ -112,17 +112,33 @@ impl<P: FramePool> Stack<P> {
     fn control_packets(&mut self, iface: IfaceId, budget: usize, out: &mut Vec<TxFrame>) -> usize {
         let mut sent = 0;
         let Some(queue) = self.net.queue_mut(iface) else { return 0 };
-        let datagrams = if queue.has_connections() { budget.div_ceil(2) } else { budget };
-        while sent < budget {
-            let Some(frame) = queue.pop_packet(sent < datagrams) else { break };
+        let mut send = |frame: TxFrame, sent: &mut usize| {
             self.stats.tx_bytes += frame.frame.len() as u64;
-            sent += !frame.frame.more() as usize;
+            *sent += !frame.frame.more() as usize;
             out.push(frame);
+        };
+        while sent < budget
+            && let Some(frame) = queue.pop_control()
+        {
+            send(frame, &mut sent);
+        }
+        let left = budget - sent;
+        let end = sent + if queue.has_connections() { left.div_ceil(2) } else { left };
+        while sent < end
+            && let Some(frame) = queue.pop_datagram()
+        {
+            send(frame, &mut sent);
         }
         if self.udp.has_blocked() && !queue.is_crowded() {
-            self.udp.unblock(iface).for_each(|id| self.outbox.event(Event::Udp(id, Ready::WRITE)));
+            self.wake_datagram_writers(Some(iface));
         }
         sent
+    }
+
+    /// Notifies the UDP sockets that wait to send by `iface`, or by any interface.
+    #[cold]
+    pub(crate) fn wake_datagram_writers(&mut self, iface: Option<IfaceId>) {
+        self.udp.unblock(iface).for_each(|id| self.outbox.event(Event::Udp(id, Ready::WRITE)));
     }
 
     /// Sends the pure ACK that a connection owes, unless data will carry it.

@@ -29,13 +29,8 @@ fn connected_before_bound_before_wildcard() {
 
 #[test]
 fn scores() {
-    let socket = |local: &str, remote: Option<&str>| Socket {
-        binding: UdpBinding { local: at(local), v6_only: false, remote: remote.map(at), device: None },
-        ttl: None,
-        tos: 0,
-        error: None,
-        is_blocked: false,
-        queue: ReceiveQueue::default(),
+    let socket = |local: &str, remote: Option<&str>| {
+        Socket::new(UdpBinding { local: at(local), v6_only: false, remote: remote.map(at), device: None })
     };
     let score = |socket: Socket| socket.binding.score("10.77.1.1".parse().unwrap(), at(PEER), IFACE);
     assert_eq!(score(socket("10.77.1.1:53", Some(PEER))), Some(6));
@@ -115,6 +110,23 @@ fn limits_slots_and_rejects_stale_ids() {
     assert_eq!(table.recv(&mut pool, stale, &mut [], false), Err(Error::BadSocket));
     assert_eq!(table.connect(stale, at(PEER), "10.0.0.1".parse().unwrap()), Err(Error::BadSocket));
     assert_eq!(table.lookup(&key("10.0.0.1:4", PEER), IFACE), None, "the port is free again");
+}
+
+#[test]
+fn closed_socket_waits_for_no_interface() {
+    let (mut table, mut pool) = (table(), HeapPool::new(4, 512));
+    let ids = [1, 2].map(|port| bind(&mut table, &std::format!("0.0.0.0:{port}")).unwrap());
+    for id in ids {
+        for iface in [0, 1, 0, 1] {
+            table.block(id, IfaceId(iface));
+        }
+    }
+    assert_eq!(table.blocked.len(), 4, "each pair once");
+    table.close(&mut pool, ids[0]);
+    assert_eq!(table.blocked, [(ids[1], IfaceId(0)), (ids[1], IfaceId(1))]);
+    assert_eq!(table.unblock(Some(IfaceId(0))).collect::<Vec<_>>(), [ids[1]]);
+    assert_eq!(table.unblock(None).count(), 0, "it waits no longer");
+    assert!(!table.has_blocked());
 }
 
 #[test]
