@@ -12,7 +12,6 @@ use crate::routes::{self, Destination, Facts, Fields};
 use crate::stats::Answer;
 use crate::upstream::{Pick, Upstream, Use};
 use bytes::Bytes;
-use fs_stacks::Stream;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
