@@ -1,0 +1,84 @@
+//! Sockets for any thread that the kernel carries, without rights and without a device.
+
+use fs_compat::net::{Background, TcpListener, TcpStream, UdpSocket};
+use fs_rt::{LinkChoice, Runtime};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Limit for what never takes long.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn start(cores: usize) -> Background {
+    let runtime = Runtime::builder().link(LinkChoice::Kernel).cores(vec![0; cores]).pin(false).build().unwrap();
+    Background::start(runtime).unwrap()
+}
+
+async fn within<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LIMIT, what).await.expect("it takes longer than 60 s")
+}
+
+async fn bind(stack: &Background) -> UdpSocket {
+    UdpSocket::bind_on(&stack.handle(), "127.0.0.1:0").await.unwrap()
+}
+
+/// Returns a connection, and the kernel's socket at its other end.
+async fn joined(stack: &Background) -> (TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let connected = TcpStream::connect_on(&stack.handle(), listener.local_addr().unwrap()).await.unwrap();
+    (connected, listener.accept().unwrap().0)
+}
+
+/// More calls than a task's budget (128) allows in one poll.
+const CALLS: usize = 1000;
+
+/// Each call is ready at once. Between them, other tasks and timers must run, as with tokio's sockets.
+#[tokio::test]
+async fn ready_calls_leave_time_to_other_tasks() {
+    let stack = start(1);
+    let ticks = Arc::new(AtomicUsize::new(0));
+    let ticking = ticks.clone();
+    tokio::spawn(async move {
+        loop {
+            ticking.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    let (mut stream, mut peer) = joined(&stack).await;
+    let (one, other) = (bind(&stack).await, bind(&stack).await);
+    std::io::Write::write_all(&mut peer, &[7; 2 * CALLS]).unwrap();
+    let mut some = [0; 2 * CALLS];
+    while within(stream.peek(&mut some)).await.unwrap() < some.len() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    other.connect(one.local_addr().unwrap()).await.unwrap();
+    other.send(b"datagram").await.unwrap();
+    within(one.readable()).await.unwrap();
+    let listener = TcpListener::bind_on(&stack.handle(), "127.0.0.1:0").await.unwrap();
+
+    /// Repeats a call that is ready each time.
+    macro_rules! yields {
+        ($call:expr) => {
+            ticks.store(0, Ordering::Relaxed);
+            for _ in 0..CALLS {
+                let _ = $call.await;
+            }
+            assert!(ticks.load(Ordering::Relaxed) > 1, "no other task runs between calls: {}", stringify!($call));
+        };
+    }
+    yields!(stream.peek(&mut [0]));
+    yields!(stream.readable());
+    yields!(stream.writable());
+    yields!(stream.read(&mut [0]));
+    yields!(std::future::poll_fn(|cx| stream.poll_read_ready(cx)));
+    yields!(stream.write(b"x"));
+    yields!(one.readable());
+    yields!(one.writable());
+    yields!(one.peek_from(&mut [0; 9]));
+    yields!(std::future::poll_fn(|cx| one.poll_send_ready(cx)));
+    // Connections are open at the deadline.
+    let _ = tokio::task::spawn_blocking(move || stack.shutdown(Duration::ZERO)).await.unwrap();
+    yields!(listener.accept());
+}
