@@ -3,6 +3,7 @@
 use fs_compat::net::{Background, TcpListener, TcpStream, UdpSocket};
 use fs_rt::{LinkChoice, Runtime};
 use std::future::Future;
+use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -48,7 +49,7 @@ async fn ready_calls_leave_time_to_other_tasks() {
     });
     let (mut stream, mut peer) = joined(&stack).await;
     let (one, other) = (bind(&stack).await, bind(&stack).await);
-    std::io::Write::write_all(&mut peer, &[7; 2 * CALLS]).unwrap();
+    peer.write_all(&[7; 2 * CALLS]).unwrap();
     let mut some = [0; 2 * CALLS];
     while within(stream.peek(&mut some)).await.unwrap() < some.len() {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -78,7 +79,42 @@ async fn ready_calls_leave_time_to_other_tasks() {
     yields!(one.writable());
     yields!(one.peek_from(&mut [0; 9]));
     yields!(std::future::poll_fn(|cx| one.poll_send_ready(cx)));
-    // Connections are open at the deadline.
-    let _ = tokio::task::spawn_blocking(move || stack.shutdown(Duration::ZERO)).await.unwrap();
+    end(stack, Duration::ZERO).await;
     yields!(listener.accept());
+}
+
+/// Ends a runtime, in a thread that may block.
+async fn end(stack: Background, deadline: Duration) {
+    // An error is that of a connection which is open at the deadline.
+    let _ = tokio::task::spawn_blocking(move || stack.shutdown(deadline)).await.unwrap();
+}
+
+/// A peer that reads later gets all bytes that writes have accepted, or an error.
+#[tokio::test]
+async fn end_of_the_runtime_does_not_end_a_cut_stream_cleanly() {
+    for is_dropped in [false, true] {
+        let stack = start(1);
+        let (mut stream, mut peer) = joined(&stack).await;
+        let mut accepted = 0;
+        // Until nothing has fitted for a while.
+        while let Ok(n) = tokio::time::timeout(Duration::from_millis(300), stream.write(&[7; 100_000])).await {
+            accepted += n.unwrap();
+        }
+        let kept = (!is_dropped).then_some(stream);
+        end(stack, Duration::from_millis(100)).await;
+        drop(kept);
+        let mut got = 0;
+        peer.set_read_timeout(Some(LIMIT)).unwrap();
+        let ended = loop {
+            match peer.read(&mut [0; 100_000]) {
+                Ok(0) => break None,
+                Ok(n) => got += n,
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        assert!(
+            got == accepted || ended == Some(ErrorKind::ConnectionReset),
+            "the peer got {got} of {accepted} bytes, then {ended:?}"
+        );
+    }
 }
