@@ -118,3 +118,26 @@ async fn end_of_the_runtime_does_not_end_a_cut_stream_cleanly() {
         );
     }
 }
+
+/// Datagrams that were sent right before the runtime ends.
+#[tokio::test]
+async fn end_of_the_runtime_sends_queued_datagrams() {
+    const DATAGRAMS: u8 = 100;
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(LIMIT)).unwrap();
+    for round in 0..40 {
+        let stack = start(1);
+        let socket = bind(&stack).await;
+        for n in 0..DATAGRAMS {
+            socket.try_send_to(&[n], receiver.local_addr().unwrap()).unwrap();
+        }
+        let kept = (round % 2 == 0).then_some(socket);
+        end(stack, LIMIT).await;
+        drop(kept);
+        for n in 0..DATAGRAMS {
+            let mut got = [0];
+            receiver.recv(&mut got).unwrap_or_else(|error| panic!("datagram {n} of round {round}: {error}"));
+            assert_eq!(got, [n]);
+        }
+    }
+}

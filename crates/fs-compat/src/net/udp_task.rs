@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// Received batches that wait for the handle. Datagrams of one sender and size that arrived
 /// together are one batch. More are dropped, as when the kernel's receive buffer is full.
@@ -113,6 +113,11 @@ pub(super) struct Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
+        // The runtime ends. Datagrams whose sends have succeeded are still sent, as those in the
+        // kernel's queue at the end of a process. The bound is for senders that go on.
+        for _ in 0..TO_SEND / AT_ONCE {
+            self.give_out(&mut Context::from_waker(Waker::noop()));
+        }
         self.part.call.end();
         if self.shared.cores.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.readers.wake();
