@@ -236,13 +236,9 @@ impl SharedStream {
         }
     }
 
-    /// Returns the error of a call for which the connection is over, and leaves the error that ended
-    /// it for the reader.
-    pub(super) fn not_connected(&self) -> io::Error {
-        match self.error.load(Ordering::Acquire) {
-            ENDED => runtime_ended(),
-            _ => io::Error::from_raw_os_error(libc::ENOTCONN),
-        }
+    /// Fails if the end of the runtime has ended the connection.
+    pub(super) fn check_runs(&self) -> io::Result<()> {
+        if self.error.load(Ordering::Acquire) == ENDED { Err(runtime_ended()) } else { Ok(()) }
     }
 
     /// Sets flags and calls the task.
