@@ -1,7 +1,7 @@
 //! Starts the runtime in one line.
 
-use fs_compat::net::Background;
-use fs_rt::Runtime;
+use fs_compat::net::{__use_on_this_thread, Background};
+use fs_rt::{Handle, Runtime};
 use std::future::Future;
 use std::io;
 use std::time::Duration;
@@ -68,12 +68,26 @@ pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
 /// If threads cannot be started, or all devices were lost while it ran.
 pub fn block_on<F: Future>(runtime: Runtime, main: F) -> io::Result<F::Output> {
     let stack = Background::start(runtime)?;
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let handle = stack.handle();
+    let _here = OnThisThread(__use_on_this_thread(Some(handle.clone())));
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_start(move || drop(__use_on_this_thread(Some(handle.clone()))))
+        .build()?;
     let output = tokio.block_on(main);
     // Drops tasks that still run and their sockets, as `#[tokio::main]` does.
     drop(tokio);
     stack.shutdown(END).map_err(io::Error::other)?;
     Ok(output)
+}
+
+/// Sockets of the calling thread use the runtime of `block_on`. Contains the former runtime.
+struct OnThisThread(Option<Handle>);
+
+impl Drop for OnThisThread {
+    fn drop(&mut self) {
+        __use_on_this_thread(self.0.take());
+    }
 }
 
 /// The expansion of `#[fastsock::main]`.
