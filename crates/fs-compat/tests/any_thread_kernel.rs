@@ -4,6 +4,7 @@ use fs_compat::net::{Background, TcpListener, TcpStream, UdpSocket};
 use fs_rt::{LinkChoice, Runtime};
 use std::future::Future;
 use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -140,4 +141,37 @@ async fn end_of_the_runtime_sends_queued_datagrams() {
             assert_eq!(got, [n]);
         }
     }
+}
+
+/// As a name such as localhost resolves: IPv6 first.
+#[tokio::test]
+async fn datagrams_go_to_the_first_peer_of_the_family() {
+    let stack = start(1);
+    let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = peer.local_addr().unwrap();
+    let of_v6 = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), to.port());
+    within(async {
+        let socket = UdpSocket::bind_on(&stack.handle(), "0.0.0.0:0").await.unwrap();
+        let bound = socket.local_addr().unwrap();
+        assert!(bound.ip().is_unspecified());
+        assert_eq!(socket.connect(of_v6).await.unwrap_err().raw_os_error(), Some(libc::EAFNOSUPPORT));
+        assert_eq!(socket.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
+        socket.connect(&[of_v6, to][..]).await.unwrap();
+        assert_eq!(socket.peer_addr().unwrap(), to);
+        assert_eq!(socket.local_addr().unwrap(), SocketAddr::new(to.ip(), bound.port()));
+        for _ in 0..10 {
+            socket.send(b"hello").await.unwrap();
+        }
+        // As connect(2): to the loopback device's broadcast address.
+        let all = SocketAddr::new([127, 255, 255, 255].into(), to.port());
+        assert_eq!(socket.connect(all).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        socket.set_broadcast(true).unwrap();
+        socket.connect(all).await.unwrap();
+        // From a bound address.
+        let socket = UdpSocket::bind_on(&stack.handle(), "127.0.0.2:0").await.unwrap();
+        let bound = socket.local_addr().unwrap();
+        socket.connect(to).await.unwrap();
+        assert_eq!(socket.local_addr().unwrap(), bound);
+    })
+    .await;
 }

@@ -324,6 +324,10 @@ fn datagrams_over_the_kernel() {
         assert_eq!(two.peer_addr().unwrap(), from);
         two.send(b"answer").await.unwrap();
         assert_eq!(one.recv(&mut buf).await.unwrap(), 6);
+        // From a bound address, which is not the one that the kernel selects for a wildcard.
+        let bound = UdpSocket::bind("127.0.0.2:0").await.unwrap();
+        bound.connect(from).await.unwrap();
+        assert_eq!(bound.local_addr().unwrap().ip().to_string(), "127.0.0.2");
         // Without a route the kernel returns an error.
         assert!(one.try_send_to(b"x", "192.0.2.1:9".parse().unwrap()).is_err() || one.take_error().is_ok());
     });

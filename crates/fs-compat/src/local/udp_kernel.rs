@@ -10,7 +10,7 @@ use super::waiting::Waiting;
 use fs_rt::PortLease;
 use socket2::SockRef;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::Interest;
@@ -91,4 +91,29 @@ impl KernelSide {
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.readers.poll(cx, |cx| self.socket.poll_recv_ready(cx))
     }
+}
+
+/// Returns the address from which the kernel would send to `remote`, if a socket at `local` with the
+/// options of `set` were connected to it, or connect(2)'s error. Sends nothing.
+pub(crate) fn source_in_kernel(
+    local: SocketAddr,
+    remote: SocketAddr,
+    set: impl FnOnce(SockRef<'_>) -> io::Result<()>,
+) -> io::Result<SocketAddr> {
+    let (mut from, remote) = match remote.ip().to_canonical() {
+        // A wildcard socket of IPv6 reaches IPv4 too.
+        ip @ IpAddr::V4(_) if local.ip().is_unspecified() => {
+            ((Ipv4Addr::UNSPECIFIED, 0).into(), SocketAddr::new(ip, remote.port()))
+        }
+        ip @ IpAddr::V4(_) => (local, SocketAddr::new(ip, remote.port())),
+        // Includes the scope.
+        IpAddr::V6(_) => (local, remote),
+    };
+    from.set_port(0);
+    let socket = std::net::UdpSocket::bind(from)?;
+    set(SockRef::from(&socket))?;
+    socket.connect(remote)?;
+    let mut source = socket.local_addr()?;
+    source.set_port(local.port());
+    Ok(source)
 }
