@@ -175,3 +175,36 @@ async fn datagrams_go_to_the_first_peer_of_the_family() {
     })
     .await;
 }
+
+/// Datagrams of one sender may be lost, and never go back.
+#[tokio::test]
+async fn datagrams_stay_in_order_with_two_cores() {
+    const DATAGRAMS: u32 = 20_000;
+    let stack = start(2);
+    let socket = bind(&stack).await;
+    let to = socket.local_addr().unwrap();
+    let sending = std::thread::spawn(move || {
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for n in 0..DATAGRAMS {
+            sender.send_to(&n.to_be_bytes(), to).unwrap();
+        }
+        sender
+    });
+    let mut last = None;
+    let mut next = async |limit| {
+        let mut buf = [0; 4];
+        tokio::time::timeout(limit, socket.recv(&mut buf)).await.ok()?.unwrap();
+        let n = u32::from_be_bytes(buf);
+        let before = last.replace(n);
+        assert!(before < Some(n), "{n} after {before:?}");
+        Some(n)
+    };
+    while !sending.is_finished() {
+        next(Duration::from_millis(1)).await;
+    }
+    // A marker that is sent until it arrives.
+    let sender = sending.join().unwrap();
+    while next(Duration::from_millis(10)).await != Some(u32::MAX) {
+        sender.send_to(&u32::MAX.to_be_bytes(), to).unwrap();
+    }
+}

@@ -1,5 +1,6 @@
 //! [`Handle`]: control of a running runtime, for other threads and the application's tasks.
 
+use crate::carrier::Carriers;
 use crate::ports::LeasedAddress;
 use crate::shared::{Message, Phase, Shared};
 use crate::stats::CoreStats;
@@ -111,6 +112,12 @@ impl Handle {
     /// Returns true if the runtime attaches to its devices itself (AF_XDP), and no daemon shares them.
     pub fn attaches_devices(&self) -> bool {
         self.shared.openers.has_any()
+    }
+
+    /// Returns true if the kernel carries everything: the runtime has no device
+    /// ([`crate::LinkChoice::Kernel`]).
+    pub fn is_kernel_only(&self) -> bool {
+        self.shared.carriers == Carriers::Kernel
     }
 
     /// Returns true while a core listens or has connections on a port that another process holds.

@@ -19,6 +19,8 @@ use tokio::net::UdpSocket;
 #[derive(Debug)]
 pub(super) struct KernelSide {
     socket: UdpSocket,
+    /// False: another core receives.
+    reads: bool,
     readers: Arc<Waiting>,
     writers: Arc<Waiting>,
 }
@@ -33,7 +35,12 @@ impl KernelSide {
         if options.domain()? == socket2::Domain::IPV6 {
             options.set_recv_tclass_v6(true)?;
         }
-        Ok(Some(Self { socket, readers: Arc::default(), writers: Arc::default() }))
+        Ok(Some(Self { socket, reads: true, readers: Arc::default(), writers: Arc::default() }))
+    }
+
+    /// From now on nothing can be received. Another core's side has the same queue.
+    pub(super) fn leave_queue(&mut self) {
+        self.reads = false;
     }
 
     /// Returns the socket, to set its options.
@@ -57,6 +64,9 @@ impl KernelSide {
         peek: bool,
         only: Option<SocketAddr>,
     ) -> io::Result<(usize, SocketAddr, Option<u8>)> {
+        if !self.reads {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let flags = if peek { libc::MSG_PEEK } else { 0 };
         loop {
             let (len, from, tos) =
@@ -79,7 +89,7 @@ impl KernelSide {
 
     /// Returns true if a datagram may be queued.
     pub(super) fn is_readable(&self) -> bool {
-        self.socket.try_io(Interest::READABLE, || Ok(())).is_ok()
+        self.reads && self.socket.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
     /// Ready if a datagram may be sent.
@@ -89,6 +99,9 @@ impl KernelSide {
 
     /// Ready if a datagram may be queued.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.reads {
+            return Poll::Pending;
+        }
         self.readers.poll(cx, |cx| self.socket.poll_recv_ready(cx))
     }
 }

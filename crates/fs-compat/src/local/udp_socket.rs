@@ -326,6 +326,13 @@ impl UdpSocket {
         remote.ok_or_else(|| to_io_error(Error::NotConnected))
     }
 
+    /// Leaves what arrives at the kernel's socket to another core's socket at this address.
+    pub(crate) fn leave_kernel_queue(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.leave_queue();
+        }
+    }
+
     /// Returns the kernel's socket of the same port, to set its options on another thread.
     pub(crate) fn kernel_socket(&self) -> io::Result<Option<std::net::UdpSocket>> {
         Ok(self.lease.kernel_socket()?.map(Into::into))

@@ -19,7 +19,8 @@ use std::task::{Context, Poll};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::ToSocketAddrs;
 
-/// A UDP socket for any thread, on all cores of a runtime; see `tokio::net::UdpSocket`.
+/// A UDP socket for any thread, on all cores of a runtime; see `tokio::net::UdpSocket`. In a runtime
+/// without a device it is on one of them, as the kernel has one queue for it.
 ///
 /// Up to 1,024 received datagrams, 4 MiB in all, wait here; further ones are lost. Up to 256 sends
 /// wait for each core. A send's error is reported by the next send, as the kernel reports ICMP
@@ -79,7 +80,8 @@ impl UdpSocket {
     /// yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
-            let shared = Arc::new(SharedSocket::new(runtime.cores()));
+            let cores = cores::of_datagrams(runtime);
+            let shared = Arc::new(SharedSocket::new(cores.len()));
             let mut socket = UdpSocket {
                 shared: shared.clone(),
                 parts: Vec::new(),
@@ -90,11 +92,12 @@ impl UdpSocket {
                 kernel: None,
                 runtime: runtime.clone(),
             };
-            for core in 0..runtime.cores() {
-                // The first core chooses the port if `addr` has none.
-                let (shared, local) = (shared.clone(), socket.local);
+            for core in cores {
+                // The first core chooses the port if `addr` has none. It alone reads the kernel's
+                // socket: several would exchange datagrams of one sender.
+                let (shared, local, is_first) = (shared.clone(), socket.local, socket.parts.is_empty());
                 let (local, part, kernel) = cores::ask(runtime, core, move |answer| async move {
-                    match Task::bind(shared, local).await {
+                    match Task::bind(shared, local, is_first).await {
                         Ok(task) => {
                             let bound = task.bound();
                             if answer.send(bound).is_ok() {

@@ -127,9 +127,13 @@ impl Drop for Task {
 }
 
 impl Task {
-    /// Binds on this core, at `at`.
-    pub(super) async fn bind(shared: Arc<SharedSocket>, at: SocketAddr) -> io::Result<Task> {
-        let socket = local::UdpSocket::bind(at).await?;
+    /// Binds on this core, at `at`. `reads_kernel`: this core receives what arrives at the kernel's
+    /// socket of the port.
+    pub(super) async fn bind(shared: Arc<SharedSocket>, at: SocketAddr, reads_kernel: bool) -> io::Result<Task> {
+        let mut socket = local::UdpSocket::bind(at).await?;
+        if !reads_kernel {
+            socket.leave_kernel_queue();
+        }
         let call = Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Room for the largest UDP payload, and for all datagrams received together.
