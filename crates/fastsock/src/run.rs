@@ -37,8 +37,8 @@ const END: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// # Errors
-/// If settings contradict each other, threads cannot be started, or all devices were lost while it
-/// ran.
+/// If settings contradict each other, or threads cannot be started. If all devices are lost while it
+/// runs: `main` is then dropped, because none of its sockets works any more.
 pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
     let runtime = Runtime::builder().devices_of_environment().or_kernel().build();
     block_on(runtime.map_err(io::Error::other)?, main)
@@ -65,7 +65,7 @@ pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
 /// ```
 ///
 /// # Errors
-/// If threads cannot be started, or all devices were lost while it ran.
+/// As [`run`].
 pub fn block_on<F: Future>(runtime: Runtime, main: F) -> io::Result<F::Output> {
     let stack = Background::start(runtime)?;
     let handle = stack.handle();
@@ -74,11 +74,26 @@ pub fn block_on<F: Future>(runtime: Runtime, main: F) -> io::Result<F::Output> {
         .enable_all()
         .on_thread_start(move || drop(__use_on_this_thread(Some(handle.clone()))))
         .build()?;
-    let output = tokio.block_on(main);
+    let output = tokio.block_on(async {
+        tokio::select! {
+            biased;
+            output = main => Ok(output),
+            () = failure(stack.handle()) => Err(io::Error::other("the runtime has failed")),
+        }
+    });
     // Drops tasks that still run and their sockets, as `#[tokio::main]` does.
     drop(tokio);
     stack.shutdown(END).map_err(io::Error::other)?;
-    Ok(output)
+    output
+}
+
+/// Completes when an error has ended the runtime. A shutdown by the program itself is none: the
+/// program may have more to do.
+async fn failure(runtime: Handle) {
+    runtime.ended().await;
+    if !runtime.has_failed() {
+        std::future::pending().await
+    }
 }
 
 /// Sockets of the calling thread use the runtime of `block_on`. Contains the former runtime.

@@ -45,3 +45,18 @@ fn sockets_use_the_runtime_of_their_block_on() {
     };
     block_on(runtime(), async { tokio::time::timeout(Duration::from_secs(60), all).await.unwrap() }).unwrap();
 }
+
+/// The program ends the runtime itself, and has more to do.
+#[test]
+fn program_goes_on_after_its_own_shutdown() {
+    let stack = runtime();
+    let handle = stack.handle();
+    let counted = block_on(stack, async move {
+        drop(bind().await);
+        handle.shutdown(Duration::from_secs(1));
+        handle.ended().await;
+        tokio::task::yield_now().await;
+        handle.stats().len()
+    });
+    assert_eq!(counted.unwrap(), 1);
+}

@@ -159,6 +159,12 @@ impl Handle {
         matches!(*self.shared.phase.borrow(), Phase::Ended)
     }
 
+    /// Returns true if an error has ended the runtime: it has lost all its devices, or a core has
+    /// panicked. [`crate::Runtime::run`] returns that error.
+    pub fn has_failed(&self) -> bool {
+        self.shared.has_failed.load(Ordering::Acquire)
+    }
+
     /// Completes after a shutdown has begun, or the runtime has ended. For any thread.
     pub async fn shutdown_begun(&self) {
         self.reaches(|phase| !phase.is_running()).await;
