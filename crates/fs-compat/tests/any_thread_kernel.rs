@@ -2,20 +2,24 @@
 
 use fs_compat::net::{Background, TcpListener, TcpStream, UdpSocket};
 use fs_rt::{LinkChoice, Runtime};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Limit for what never takes long.
 const LIMIT: Duration = Duration::from_secs(60);
 
+fn runtime(cores: usize) -> Runtime {
+    Runtime::builder().link(LinkChoice::Kernel).cores(vec![0; cores]).pin(false).build().unwrap()
+}
+
 fn start(cores: usize) -> Background {
-    let runtime = Runtime::builder().link(LinkChoice::Kernel).cores(vec![0; cores]).pin(false).build().unwrap();
-    Background::start(runtime).unwrap()
+    Background::start(runtime(cores)).unwrap()
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
@@ -74,12 +78,12 @@ async fn ready_calls_leave_time_to_other_tasks() {
     yields!(stream.readable());
     yields!(stream.writable());
     yields!(stream.read(&mut [0]));
-    yields!(std::future::poll_fn(|cx| stream.poll_read_ready(cx)));
+    yields!(poll_fn(|cx| stream.poll_read_ready(cx)));
     yields!(stream.write(b"x"));
     yields!(one.readable());
     yields!(one.writable());
     yields!(one.peek_from(&mut [0; 9]));
-    yields!(std::future::poll_fn(|cx| one.poll_send_ready(cx)));
+    yields!(poll_fn(|cx| one.poll_send_ready(cx)));
     end(stack, Duration::ZERO).await;
     yields!(listener.accept());
 }
@@ -207,4 +211,27 @@ async fn datagrams_stay_in_order_with_two_cores() {
     while next(Duration::from_millis(10)).await != Some(u32::MAX) {
         sender.send_to(&u32::MAX.to_be_bytes(), to).unwrap();
     }
+}
+
+/// The core has bound, and the call that asked it is dropped before it takes the answer.
+#[tokio::test]
+async fn cancelled_bind_leaves_no_socket() {
+    let runtime = runtime(1);
+    let handle = runtime.handle();
+    let free = std::net::UdpSocket::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
+    let mut binding = Box::pin(UdpSocket::bind_on(&handle, free));
+    assert!(poll_fn(|cx| Poll::Ready(binding.as_mut().poll(cx).is_pending())).await);
+    // The core starts now, and runs tasks in order.
+    let (tell, told) = tokio::sync::oneshot::channel();
+    handle.spawn_on(0, || async { tell.send(()).unwrap() }).unwrap();
+    let _stack = Background::start(runtime).unwrap();
+    within(told).await.unwrap();
+    assert_eq!(std::net::UdpSocket::bind(free).unwrap_err().kind(), ErrorKind::AddrInUse);
+    drop(binding);
+    within(async {
+        while std::net::UdpSocket::bind(free).is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
 }

@@ -5,7 +5,7 @@ mod peer;
 
 use super::cores;
 use super::shared::{lock, runtime_ended};
-use super::udp_task::{Outgoing, Part, Received, SharedSocket, Task};
+use super::udp_task::{Outgoing, Part, PartOfHandle, Received, SharedSocket, Task};
 use crate::local::attempts::each_addr;
 use bytes::BufMut;
 use fs_rt::Handle;
@@ -40,7 +40,7 @@ use tokio::net::ToSocketAddrs;
 /// ```
 pub struct UdpSocket {
     shared: Arc<SharedSocket>,
-    parts: Vec<Arc<Part>>,
+    parts: Vec<PartOfHandle>,
     /// Maps a destination to a core: all its datagrams use that core, in order.
     destinations: RandomState,
     /// Datagrams that were received together with one that was returned, and the offset of the next
@@ -454,12 +454,5 @@ impl UdpSocket {
     ) -> Poll<io::Result<R>> {
         let mut take = take;
         self.shared.readers.poll(cx, || self.pop(&mut take))
-    }
-}
-
-impl Drop for UdpSocket {
-    fn drop(&mut self) {
-        self.shared.gone.store(true, Ordering::Release);
-        self.parts.iter().for_each(|part| part.call.call());
     }
 }

@@ -10,6 +10,7 @@ use fs_rt::CoreRef;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicUsize, Ordering};
@@ -97,6 +98,28 @@ pub(super) struct Part {
     pub(super) queue: ArrayQueue<Outgoing>,
 }
 
+/// The handle's end of a [`Part`]. Dropping it ends the socket on all its cores: the handle was
+/// dropped, or the call that binds it was cancelled.
+pub(super) struct PartOfHandle {
+    part: Arc<Part>,
+    shared: Arc<SharedSocket>,
+}
+
+impl Deref for PartOfHandle {
+    type Target = Part;
+
+    fn deref(&self) -> &Part {
+        &self.part
+    }
+}
+
+impl Drop for PartOfHandle {
+    fn drop(&mut self) {
+        self.shared.gone.store(true, Ordering::Release);
+        self.part.call.call();
+    }
+}
+
 /// A core's side.
 pub(super) struct Task {
     socket: local::UdpSocket,
@@ -142,8 +165,9 @@ impl Task {
 
     /// Returns the bound address, the queue of datagrams to send, and the kernel's socket of the
     /// port.
-    pub(super) fn bound(&self) -> io::Result<(SocketAddr, Arc<Part>, Option<std::net::UdpSocket>)> {
-        Ok((self.socket.local_addr()?, self.part.clone(), self.socket.kernel_socket()?))
+    pub(super) fn bound(&self) -> io::Result<(SocketAddr, PartOfHandle, Option<std::net::UdpSocket>)> {
+        let part = PartOfHandle { part: self.part.clone(), shared: self.shared.clone() };
+        Ok((self.socket.local_addr()?, part, self.socket.kernel_socket()?))
     }
 
     fn send(&self, cx: &mut Context<'_>, out: &Outgoing) -> Poll<io::Result<usize>> {
