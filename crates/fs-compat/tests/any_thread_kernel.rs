@@ -235,3 +235,26 @@ async fn cancelled_bind_leaves_no_socket() {
     })
     .await;
 }
+
+/// Each of them has a descriptor, and the kernel's queue holds the others.
+#[tokio::test]
+async fn few_connections_are_accepted_ahead_of_the_program() {
+    const CLIENTS: usize = 200;
+    let stack = start(2);
+    let listener = TcpListener::bind_on(&stack.handle(), "127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| std::net::TcpStream::connect(at).unwrap()).collect();
+    let accepted = || stack.handle().stats().iter().map(|core| core.kernel_connections).sum::<u64>();
+    within(async {
+        while accepted() < 64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    // Without a limit, the cores go on.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(accepted(), 64);
+    for _ in &clients {
+        within(listener.accept()).await.unwrap();
+    }
+}
