@@ -1,7 +1,7 @@
 //! Starts the runtime in one line.
 
-use fs_compat::net::Background;
-use fs_rt::Runtime;
+use fs_compat::net::{__use_on_this_thread, Background};
+use fs_rt::{Handle, Runtime};
 use std::future::Future;
 use std::io;
 use std::time::Duration;
@@ -37,8 +37,8 @@ const END: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// # Errors
-/// If settings contradict each other, threads cannot be started, or all devices were lost while it
-/// ran.
+/// If settings contradict each other, or threads cannot be started. If all devices are lost while it
+/// runs: `main` is then dropped, because none of its sockets works any more.
 pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
     let runtime = Runtime::builder().devices_of_environment().or_kernel().build();
     block_on(runtime.map_err(io::Error::other)?, main)
@@ -65,15 +65,44 @@ pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
 /// ```
 ///
 /// # Errors
-/// If threads cannot be started, or all devices were lost while it ran.
+/// As [`run`].
 pub fn block_on<F: Future>(runtime: Runtime, main: F) -> io::Result<F::Output> {
     let stack = Background::start(runtime)?;
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let output = tokio.block_on(main);
+    let handle = stack.handle();
+    let _here = OnThisThread(__use_on_this_thread(Some(handle.clone())));
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_start(move || drop(__use_on_this_thread(Some(handle.clone()))))
+        .build()?;
+    let output = tokio.block_on(async {
+        tokio::select! {
+            biased;
+            output = main => Ok(output),
+            () = failure(stack.handle()) => Err(io::Error::other("the runtime has failed")),
+        }
+    });
     // Drops tasks that still run and their sockets, as `#[tokio::main]` does.
     drop(tokio);
     stack.shutdown(END).map_err(io::Error::other)?;
-    Ok(output)
+    output
+}
+
+/// Completes when an error has ended the runtime. A shutdown by the program itself is none: the
+/// program may have more to do.
+async fn failure(runtime: Handle) {
+    runtime.ended().await;
+    if !runtime.has_failed() {
+        std::future::pending().await
+    }
+}
+
+/// Sockets of the calling thread use the runtime of `block_on`. Contains the former runtime.
+struct OnThisThread(Option<Handle>);
+
+impl Drop for OnThisThread {
+    fn drop(&mut self) {
+        __use_on_this_thread(self.0.take());
+    }
 }
 
 /// The expansion of `#[fastsock::main]`.

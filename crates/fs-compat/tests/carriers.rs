@@ -5,7 +5,7 @@ mod common;
 use common::{both, server};
 use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use fs_rt::{LinkChoice, Runtime};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -110,7 +110,7 @@ fn reset_wakes_readers_and_poll_closed() {
         served.set_zero_linger().unwrap();
         let over = tokio::task::spawn_local(async move {
             let read = client.read(&mut [0; 8]).await;
-            std::future::poll_fn(|cx| client.poll_closed(cx)).await;
+            poll_fn(|cx| client.poll_closed(cx)).await;
             (read, client)
         });
         tokio::task::yield_now().await;
@@ -126,7 +126,7 @@ fn connection_is_over_when_both_directions_end() {
     on_kernel(|| async {
         let (client, mut served) = loopback().await;
         let waits = tokio::task::spawn_local(async move {
-            std::future::poll_fn(|cx| client.poll_closed(cx)).await;
+            poll_fn(|cx| client.poll_closed(cx)).await;
             client
         });
         tokio::task::yield_now().await;
@@ -183,6 +183,41 @@ fn out_of_band_data_over_the_kernel() {
 }
 
 /// The second direction is shut here, which readiness does not say at once.
+/// As in tokio: the peer may end the connection at any time.
+async fn shuts_down_when_it_is_over(mut client: TcpStream, served: TcpStream) {
+    served.set_zero_linger().unwrap();
+    drop(served);
+    poll_fn(|cx| client.poll_closed(cx)).await;
+    assert_eq!(client.shutdown_now(std::net::Shutdown::Write).unwrap_err().kind(), ErrorKind::NotConnected);
+    client.shutdown().await.unwrap();
+    client.split().1.shutdown().await.unwrap();
+    let (_reader, mut writer) = client.into_split();
+    writer.shutdown().await.unwrap();
+}
+
+#[test]
+fn shutdown_of_a_connection_that_is_over_succeeds() {
+    on_kernel(|| async {
+        let (client, served) = loopback().await;
+        shuts_down_when_it_is_over(client, served).await;
+    });
+    both(
+        |_| async {
+            let listener = TcpListener::bind("0.0.0.0:7").await.unwrap();
+            let mut served = listener.accept().await.unwrap().0;
+            // The client's connect is over: a reset before would fail it.
+            served.read_exact(&mut [0]).await.unwrap();
+            served.set_zero_linger().unwrap();
+        },
+        |_| async {
+            let mut client = TcpStream::connect(server(7)).await.unwrap();
+            client.write_all(b"x").await.unwrap();
+            poll_fn(|cx| client.poll_closed(cx)).await;
+            client.shutdown().await.unwrap();
+        },
+    );
+}
+
 #[test]
 fn own_shutdown_completes_poll_closed() {
     on_kernel(|| async {
@@ -191,7 +226,7 @@ fn own_shutdown_completes_poll_closed() {
         served.shutdown_now(std::net::Shutdown::Write).unwrap();
         assert_eq!(client.peek(&mut buf).await.unwrap(), 0);
         let waits = client.clone();
-        let waits = tokio::task::spawn_local(async move { std::future::poll_fn(|cx| waits.poll_closed(cx)).await });
+        let waits = tokio::task::spawn_local(async move { poll_fn(|cx| waits.poll_closed(cx)).await });
         fs_rt::turn().await;
         assert!(!waits.is_finished(), "one direction is open");
         client.shutdown_now(std::net::Shutdown::Write).unwrap();
@@ -289,6 +324,10 @@ fn datagrams_over_the_kernel() {
         assert_eq!(two.peer_addr().unwrap(), from);
         two.send(b"answer").await.unwrap();
         assert_eq!(one.recv(&mut buf).await.unwrap(), 6);
+        // From a bound address, which is not the one that the kernel selects for a wildcard.
+        let bound = UdpSocket::bind("127.0.0.2:0").await.unwrap();
+        bound.connect(from).await.unwrap();
+        assert_eq!(bound.local_addr().unwrap().ip().to_string(), "127.0.0.2");
         // Without a route the kernel returns an error.
         assert!(one.try_send_to(b"x", "192.0.2.1:9".parse().unwrap()).is_err() || one.take_error().is_ok());
     });

@@ -342,3 +342,31 @@ fn connections_are_accepted_once_while_listeners_change() {
     });
     assert_eq!(accepted.iter().sum::<usize>(), CLIENTS);
 }
+
+/// A handle lives on, as in a program that counts. Its ports would stay in use for the cool-down of
+/// their connections, and the ephemeral ones for ever.
+#[test]
+fn ports_are_free_after_the_end_of_the_runtime() {
+    let Some(wire) = wire("ports after the end") else { return };
+    let server = wire.peer.enter(|| std::net::TcpListener::bind(at(PEER, 80)).unwrap());
+    wire.ours.enter(|| {
+        let runtime = Wire::runtime();
+        let handle = runtime.handle();
+        let ports = std::thread::scope(|scope| {
+            let client = scope.spawn(|| wire.peer.enter(|| ask(at(OURS, 7777))));
+            let ports = runtime.run(|_| async {
+                let listener = TcpListener::bind(at(OURS, 7777)).await.unwrap();
+                listener.accept().await.unwrap().0.write_all(b"hello").await.unwrap();
+                let connected = TcpStream::connect(at(PEER, 80)).await.unwrap();
+                [7777, connected.local_addr().unwrap().port()]
+            });
+            assert_eq!(client.join().unwrap(), "hello");
+            ports.unwrap().remove(0)
+        });
+        for port in ports {
+            drop(std::net::TcpListener::bind(at(OURS, port)).unwrap_or_else(|error| panic!("{port}: {error}")));
+        }
+        assert!(handle.has_ended());
+    });
+    drop(server);
+}

@@ -349,3 +349,37 @@ fn kernel_socket_is_taken_over_and_returned() {
     });
     run.unwrap();
 }
+
+/// Datagrams from this host, which the kernel's socket of the port receives for both cores, may be
+/// lost, and never go back.
+#[test]
+fn kernel_datagrams_stay_in_order_with_two_cores() {
+    const DATAGRAMS: u32 = 20_000;
+    let Some(wire) = Wire::with_queues("datagrams in order", 2) else { return };
+    let run = wire.ours.enter(|| {
+        let builder = fs_rt::Runtime::builder().device(veth::DEVICE).cores([0, 0]).pin(false);
+        builder.frames(4096).ephemeral_ports(64).build().unwrap().run(|core| async move {
+            if core.index() > 0 {
+                return;
+            }
+            let socket = fs_compat::net::UdpSocket::bind(at(OURS, 4000)).await.unwrap();
+            let sender = std::net::UdpSocket::bind(at(OURS, 0)).unwrap();
+            let sending = std::thread::spawn(move || {
+                for n in 0..DATAGRAMS {
+                    sender.send_to(&n.to_be_bytes(), at(OURS, 4000)).unwrap();
+                }
+            });
+            let mut last = None;
+            while !sending.is_finished() {
+                let mut buf = [0; 4];
+                let received = tokio::time::timeout(Duration::from_millis(1), socket.recv(&mut buf)).await;
+                if received.is_ok_and(|received| received.is_ok()) {
+                    let before = last.replace(u32::from_be_bytes(buf));
+                    assert!(before < last, "{last:?} after {before:?}");
+                }
+            }
+            assert!(last.is_some());
+        })
+    });
+    run.unwrap();
+}

@@ -1,5 +1,6 @@
 //! [`Handle`]: control of a running runtime, for other threads and the application's tasks.
 
+use crate::carrier::Carriers;
 use crate::ports::LeasedAddress;
 use crate::shared::{Message, Phase, Shared};
 use crate::stats::CoreStats;
@@ -113,6 +114,12 @@ impl Handle {
         self.shared.openers.has_any()
     }
 
+    /// Returns true if the kernel carries everything: the runtime has no device
+    /// ([`crate::LinkChoice::Kernel`]).
+    pub fn is_kernel_only(&self) -> bool {
+        self.shared.carriers == Carriers::Kernel
+    }
+
     /// Returns true while a core listens or has connections on a port that another process holds.
     /// `v6_only`: as it was leased.
     pub fn holds(&self, at: SocketAddr, v6_only: bool) -> bool {
@@ -150,6 +157,12 @@ impl Handle {
     /// Returns true after the runtime has ended. Counters do not change any more.
     pub fn has_ended(&self) -> bool {
         matches!(*self.shared.phase.borrow(), Phase::Ended)
+    }
+
+    /// Returns true if an error has ended the runtime: it has lost all its devices, or a core has
+    /// panicked. [`crate::Runtime::run`] returns that error.
+    pub fn has_failed(&self) -> bool {
+        self.shared.has_failed.load(Ordering::Acquire)
     }
 
     /// Completes after a shutdown has begun, or the runtime has ended. For any thread.

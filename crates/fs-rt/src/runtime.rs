@@ -170,6 +170,7 @@ impl Runtime {
         let outputs: Vec<Option<T>> = threads.into_iter().map(|thread| thread.join().unwrap_or(None)).collect();
         shared.phase.send_replace(Phase::Ended);
         shared.control.stop();
+        shared.ports.end();
         drop(keep);
         if let Some(failure) = shared.failure.lock().unwrap_or_else(|e| e.into_inner()).take() {
             return Err(failure);

@@ -82,6 +82,8 @@ pub(crate) struct Shared {
     /// not yet handled all of these may report a link of a device that is already known to be gone.
     let_go: AtomicUsize,
     pub(crate) failure: Mutex<Option<RunError>>,
+    /// Set with `failure`, which `Runtime::run` takes.
+    pub(crate) has_failed: AtomicBool,
 }
 
 impl Shared {
@@ -112,6 +114,7 @@ impl Shared {
             forgoes_devices: AtomicBool::new(false),
             let_go: AtomicUsize::new(0),
             failure: Mutex::new(None),
+            has_failed: AtomicBool::new(false),
         }
     }
 
@@ -212,6 +215,9 @@ impl Shared {
 
     /// Ends the run at once. The first failure is the one that is reported.
     pub(crate) fn fail(&self, error: RunError) {
+        // The program may not look at the result of `Runtime::run`, which it gets later.
+        tracing::error!(%error, "the runtime ends");
+        self.has_failed.store(true, Ordering::Release);
         self.failure.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(error);
         self.phase.send_replace(Phase::Ended);
     }

@@ -5,7 +5,6 @@
 
 use fastsock::net::{TcpListener, TcpStream};
 use std::io;
-use std::time::Duration;
 
 // Starts tokio's threads, and the cores of the devices in FASTSOCK_DEVICE. Without one, or without
 // rights to it, the sockets are the kernel's.
@@ -14,18 +13,13 @@ async fn main() -> io::Result<()> {
     let at = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".to_owned());
     let listener = TcpListener::bind(at).await?;
     loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => drop(tokio::spawn(async move {
-                if let Err(error) = echo(stream).await {
-                    eprintln!("{peer}: {error}");
-                }
-            })),
-            // Too many open files, or a connection that ended in the queue: the listener goes on.
-            Err(error) => {
-                eprintln!("accept: {error}");
-                tokio::time::sleep(Duration::from_millis(10)).await;
+        // The only error is the end of the runtime.
+        let (stream, peer) = listener.accept().await?;
+        tokio::spawn(async move {
+            if let Err(error) = echo(stream).await {
+                eprintln!("{peer}: {error}");
             }
-        }
+        });
     }
 }
 

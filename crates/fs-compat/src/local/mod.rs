@@ -48,7 +48,7 @@ mod tcp_options;
 mod tcp_socket;
 pub(crate) mod tcp_stream;
 mod udp_groups;
-mod udp_kernel;
+pub(crate) mod udp_kernel;
 pub(crate) mod udp_socket;
 mod waiting;
 

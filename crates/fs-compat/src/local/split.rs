@@ -122,8 +122,8 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.shutdown_on_drop {
-            // An error means that the connection is over already.
-            let _ = self.stream.shutdown_now(std::net::Shutdown::Write);
+            // An error is that of a child of fork(2): the connection is the parent's.
+            let _ = self.stream.shut();
         }
     }
 }
@@ -254,9 +254,9 @@ macro_rules! write_half {
 
 read_half!(ReadHalf<'_>, self => self.0);
 read_half!(OwnedReadHalf, self => self.0);
-write_half!(WriteHalf<'_>, self => self.0, shut self => Poll::Ready(self.0.shutdown_now(std::net::Shutdown::Write)));
+write_half!(WriteHalf<'_>, self => self.0, shut self => Poll::Ready(self.0.shut()));
 write_half!(OwnedWriteHalf, self => self.stream, shut self => {
-    let answer = self.stream.shutdown_now(std::net::Shutdown::Write);
+    let answer = self.stream.shut();
     if answer.is_ok() {
         self.shutdown_on_drop = false;
     }

@@ -386,6 +386,15 @@ impl TcpStream {
         self.call(|stack, id| stack.tcp_shutdown(id, core), |kernel| kernel.shutdown(how))
     }
 
+    /// Sends FIN after the queued data. As in tokio, it does nothing if the connection is over: the
+    /// peer may end it at any time, so each caller would have to ignore that error.
+    pub(super) fn shut(&self) -> io::Result<()> {
+        match self.shutdown_now(std::net::Shutdown::Write) {
+            Err(over) if over.kind() == io::ErrorKind::NotConnected => Ok(()),
+            done => done,
+        }
+    }
+
     // ---- addresses and options
 
     /// Returns the local address.
@@ -463,6 +472,6 @@ impl AsyncWrite for TcpStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.shutdown_now(std::net::Shutdown::Write))
+        Poll::Ready(self.shut())
     }
 }

@@ -10,7 +10,7 @@ use super::waiting::Waiting;
 use fs_rt::PortLease;
 use socket2::SockRef;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::Interest;
@@ -19,6 +19,8 @@ use tokio::net::UdpSocket;
 #[derive(Debug)]
 pub(super) struct KernelSide {
     socket: UdpSocket,
+    /// False: another core receives.
+    reads: bool,
     readers: Arc<Waiting>,
     writers: Arc<Waiting>,
 }
@@ -33,7 +35,12 @@ impl KernelSide {
         if options.domain()? == socket2::Domain::IPV6 {
             options.set_recv_tclass_v6(true)?;
         }
-        Ok(Some(Self { socket, readers: Arc::default(), writers: Arc::default() }))
+        Ok(Some(Self { socket, reads: true, readers: Arc::default(), writers: Arc::default() }))
+    }
+
+    /// From now on nothing can be received. Another core's side has the same queue.
+    pub(super) fn leave_queue(&mut self) {
+        self.reads = false;
     }
 
     /// Returns the socket, to set its options.
@@ -57,6 +64,9 @@ impl KernelSide {
         peek: bool,
         only: Option<SocketAddr>,
     ) -> io::Result<(usize, SocketAddr, Option<u8>)> {
+        if !self.reads {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let flags = if peek { libc::MSG_PEEK } else { 0 };
         loop {
             let (len, from, tos) =
@@ -79,7 +89,7 @@ impl KernelSide {
 
     /// Returns true if a datagram may be queued.
     pub(super) fn is_readable(&self) -> bool {
-        self.socket.try_io(Interest::READABLE, || Ok(())).is_ok()
+        self.reads && self.socket.try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
     /// Ready if a datagram may be sent.
@@ -89,6 +99,34 @@ impl KernelSide {
 
     /// Ready if a datagram may be queued.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.reads {
+            return Poll::Pending;
+        }
         self.readers.poll(cx, |cx| self.socket.poll_recv_ready(cx))
     }
+}
+
+/// Returns the address from which the kernel would send to `remote`, if a socket at `local` with the
+/// options of `set` were connected to it, or connect(2)'s error. Sends nothing.
+pub(crate) fn source_in_kernel(
+    local: SocketAddr,
+    remote: SocketAddr,
+    set: impl FnOnce(SockRef<'_>) -> io::Result<()>,
+) -> io::Result<SocketAddr> {
+    let (mut from, remote) = match remote.ip().to_canonical() {
+        // A wildcard socket of IPv6 reaches IPv4 too.
+        ip @ IpAddr::V4(_) if local.ip().is_unspecified() => {
+            ((Ipv4Addr::UNSPECIFIED, 0).into(), SocketAddr::new(ip, remote.port()))
+        }
+        ip @ IpAddr::V4(_) => (local, SocketAddr::new(ip, remote.port())),
+        // Includes the scope.
+        IpAddr::V6(_) => (local, remote),
+    };
+    from.set_port(0);
+    let socket = std::net::UdpSocket::bind(from)?;
+    set(SockRef::from(&socket))?;
+    socket.connect(remote)?;
+    let mut source = socket.local_addr()?;
+    source.set_port(local.port());
+    Ok(source)
 }

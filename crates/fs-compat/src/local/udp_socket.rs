@@ -7,14 +7,14 @@ mod receive;
 use crate::error::{IntoIo, to_io_error};
 use crate::local::attempts::each_addr;
 use crate::local::attempts::when_ready;
-use crate::local::udp_kernel::KernelSide;
+use crate::local::udp_kernel::{KernelSide, source_in_kernel};
 use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use tokio::io::{Interest, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -126,14 +126,16 @@ impl UdpSocket {
 
     fn set_peer(&self, remote: SocketAddr) -> io::Result<()> {
         let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
-        let elsewhere = self.kernel.is_some() && self.core.carrier(None, remote, device) != Carrier::Core;
-        if elsewhere {
-            let source = source_in_kernel(remote)?;
-            self.call(|stack, id| stack.udp_connect_from(id, remote, source))?;
+        let elsewhere = || self.core.carrier(None, remote, device) != Carrier::Core;
+        let kernel = self.kernel.as_ref().filter(|_| elsewhere());
+        if let Some(kernel) = kernel {
+            let broadcast = kernel.options().broadcast()?;
+            let source = source_in_kernel(self.local_addr()?, remote, |socket| socket.set_broadcast(broadcast))?;
+            self.call(|stack, id| stack.udp_connect_from(id, remote, source.ip()))?;
         } else {
             self.call(|stack, id| stack.udp_connect(id, remote))?;
         }
-        self.elsewhere.set(elsewhere);
+        self.elsewhere.set(kernel.is_some());
         Ok(())
     }
 
@@ -324,6 +326,13 @@ impl UdpSocket {
         remote.ok_or_else(|| to_io_error(Error::NotConnected))
     }
 
+    /// Leaves what arrives at the kernel's socket to another core's socket at this address.
+    pub(crate) fn leave_kernel_queue(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.leave_queue();
+        }
+    }
+
     /// Returns the kernel's socket of the same port, to set its options on another thread.
     pub(crate) fn kernel_socket(&self) -> io::Result<Option<std::net::UdpSocket>> {
         Ok(self.lease.kernel_socket()?.map(Into::into))
@@ -352,14 +361,6 @@ fn check_leaves(stack: &CoreStack, id: UdpId, target: Option<SocketAddr>) -> Res
 fn send(stack: &mut CoreStack, id: UdpId, buf: &[u8], target: Option<SocketAddr>) -> Result<usize, Error> {
     check_leaves(stack, id, target)?;
     stack.udp_send(id, buf, target)
-}
-
-/// Returns the address that the kernel would send from. Sends nothing.
-fn source_in_kernel(remote: SocketAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = std::net::UdpSocket::bind((any, 0))?;
-    socket.connect(remote)?;
-    Ok(socket.local_addr()?.ip())
 }
 
 impl Drop for UdpSocket {

@@ -1,6 +1,7 @@
 //! [`Background`]: cores next to a program's own runtime.
 
 use fs_rt::{CoreRef, Handle, RunError, Runtime};
+use std::cell::RefCell;
 use std::io;
 use std::sync::{PoisonError, RwLock};
 use std::thread::JoinHandle;
@@ -8,14 +9,28 @@ use std::time::Duration;
 
 static RUNTIME: RwLock<Option<Handle>> = RwLock::new(None);
 
-/// Sets the runtime for sockets that are made on threads other than cores, without naming a
-/// runtime.
+thread_local! {
+    /// The runtime of a thread that `fastsock::block_on` uses.
+    static OF_THREAD: RefCell<Option<Handle>> = const { RefCell::new(None) };
+}
+
+/// Sets the runtime for sockets that are made without naming a runtime, on threads that are neither
+/// cores nor threads of `fastsock::run` and `fastsock::block_on`.
 pub fn use_runtime(runtime: Handle) {
     *RUNTIME.write().unwrap_or_else(PoisonError::into_inner) = Some(runtime);
 }
 
+/// Sets the runtime for sockets that the calling thread makes without naming a runtime. Returns the
+/// previous one. For `fastsock::block_on`: a process may have several of these at a time, such as its
+/// tests.
+#[doc(hidden)]
+pub fn __use_on_this_thread(runtime: Option<Handle>) -> Option<Handle> {
+    OF_THREAD.replace(runtime)
+}
+
 pub(super) fn runtime() -> io::Result<Handle> {
     let own = CoreRef::current().map(|core| core.handle());
+    let own = own.or_else(|| OF_THREAD.with_borrow(Clone::clone));
     own.or_else(|| RUNTIME.read().unwrap_or_else(PoisonError::into_inner).clone()).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::NotConnected,
@@ -80,7 +95,10 @@ impl Background {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         self.handle.shutdown(deadline);
         // A panic on a core is caught there and reported as an error.
-        thread.join().unwrap_or(Ok(()))
+        let ended = thread.join().unwrap_or(Ok(()));
+        // No socket can use it any more.
+        RUNTIME.write().unwrap_or_else(PoisonError::into_inner).take_if(|runtime| runtime.has_ended());
+        ended
     }
 }
 

@@ -4,6 +4,7 @@ use super::shared::runtime_ended;
 use fs_rt::Handle;
 use std::future::Future;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
 
@@ -11,6 +12,15 @@ use tokio::sync::oneshot;
 pub(super) fn next(runtime: &Handle) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed) % runtime.cores()
+}
+
+/// Returns the cores that serve a UDP socket.
+pub(super) fn of_datagrams(runtime: &Handle) -> Range<usize> {
+    if runtime.is_kernel_only() {
+        let one = next(runtime);
+        return one..one + 1;
+    }
+    0..runtime.cores()
 }
 
 /// Runs `make` as a task of a core and waits for its result, or for the end of the runtime. Waits

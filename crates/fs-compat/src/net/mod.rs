@@ -10,6 +10,8 @@
 //! - the one that the call names: [`TcpStream::connect_on`], [`TcpListener::bind_on`],
 //!   [`UdpSocket::bind_on`];
 //! - otherwise, on a core, the runtime of the core;
+//! - otherwise, in `fastsock::block_on`, `fastsock::run` and `#[fastsock::main]`, on each thread of its
+//!   tokio runtime, the one that it runs;
 //! - otherwise the one that [`Background::start`] or [`use_runtime`] got last.
 //!
 //! ```no_run
@@ -42,6 +44,8 @@ mod udp_groups;
 mod udp_socket;
 mod udp_task;
 
+#[doc(hidden)]
+pub use background::__use_on_this_thread;
 pub use background::{Background, use_runtime};
 #[cfg(feature = "axum")]
 pub use frameworks::PeerAddr;

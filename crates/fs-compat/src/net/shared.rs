@@ -6,13 +6,15 @@ use atomic_waker::AtomicWaker;
 use fs_core::TcpOptions;
 use fs_rt::Carrier;
 use rtrb::{Consumer, Producer, RingBuffer};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::sync::Notify;
+use tokio::task::coop::poll_proceed;
 
 /// Bytes per direction. One wake-up serves all bytes in the ring, so a smaller ring needs more of
 /// them. Larger rings fall out of the cache (L2 has 256 KiB to 2 MiB) before they are read.
@@ -66,17 +68,19 @@ impl Waiting {
     }
 
     /// For a poll function. Calls `look` again after the waker is registered.
-    pub(super) fn poll<R>(&self, cx: &Context<'_>, mut look: impl FnMut() -> Option<R>) -> Poll<R> {
-        if let Some(answer) = look() {
-            return Poll::Ready(answer);
-        }
-        self.task.register(cx.waker());
-        look().map_or(Poll::Pending, Poll::Ready)
+    pub(super) fn poll<R>(&self, cx: &mut Context<'_>, mut look: impl FnMut() -> Option<R>) -> Poll<R> {
+        let answer = ready!(within_budget(cx, |cx| {
+            look().or_else(|| {
+                self.task.register(cx.waker());
+                look()
+            })
+        }));
+        answer.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Waits until `look` returns a value. Several tasks may wait at the same time.
     pub(super) async fn until<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
-        if let Some(answer) = look() {
+        if let Some(answer) = poll_fn(|cx| within_budget(cx, |_| look())).await {
             return answer;
         }
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -91,6 +95,17 @@ impl Waiting {
             woken.await;
         }
     }
+}
+
+/// Calls `look`. A value that it returns uses up a part of the task's budget, as an operation of
+/// tokio's sockets does. A task without budget yields first, so that timers and other tasks run.
+fn within_budget<R>(cx: &mut Context<'_>, look: impl FnOnce(&Context<'_>) -> Option<R>) -> Poll<Option<R>> {
+    let budget = ready!(poll_proceed(cx));
+    let answer = look(cx);
+    if answer.is_some() {
+        budget.made_progress();
+    }
+    Poll::Ready(answer)
 }
 
 /// The state of a connection that its handle and its task share.
@@ -221,13 +236,9 @@ impl SharedStream {
         }
     }
 
-    /// Returns the error of a call for which the connection is over, and leaves the error that ended
-    /// it for the reader.
-    pub(super) fn not_connected(&self) -> io::Error {
-        match self.error.load(Ordering::Acquire) {
-            ENDED => runtime_ended(),
-            _ => io::Error::from_raw_os_error(libc::ENOTCONN),
-        }
+    /// Fails if the end of the runtime has ended the connection.
+    pub(super) fn check_runs(&self) -> io::Result<()> {
+        if self.error.load(Ordering::Acquire) == ENDED { Err(runtime_ended()) } else { Ok(()) }
     }
 
     /// Sets flags and calls the task.

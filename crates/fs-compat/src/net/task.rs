@@ -12,7 +12,7 @@ use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
@@ -207,8 +207,16 @@ impl Future for Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.shared.call.end();
-        if !self.over {
-            self.shared.end();
+        if self.over {
+            return;
         }
+        // The runtime ends. The stack sends what it takes now. If it does not take all bytes, the
+        // peer must not see the end of a complete stream.
+        self.give_out(&mut Context::from_waker(Waker::noop()), self.shared.flags());
+        if !self.ends.outgoing.is_empty() {
+            // An error means that the connection is over already.
+            let _ = self.stream.set_zero_linger();
+        }
+        self.shared.end();
     }
 }

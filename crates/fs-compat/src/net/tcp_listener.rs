@@ -20,6 +20,11 @@ use tokio::sync::{Semaphore, watch};
 /// that, SYNs are dropped.
 const BACKLOG: usize = 1024;
 
+/// As [`BACKLOG`], if the kernel carries all connections. Each of them has a descriptor, and the
+/// kernel's queue has room for 1,024 more. Too high: a program that accepts slowly runs out of
+/// descriptors. Too low: the cores wait more often for the program.
+const BACKLOG_OF_KERNEL: usize = 64;
+
 /// Pause after an error of the kernel's accept that a later accept may not meet. Too low: a core
 /// without free descriptors does little else. Too high: clients wait longer after descriptors are
 /// free again.
@@ -152,7 +157,7 @@ impl TcpListener {
         each_addr(addr, async |at| {
             let queue = Arc::new(Queue {
                 accepted: Mutex::default(),
-                room: Semaphore::new(BACKLOG),
+                room: Semaphore::new(if runtime.is_kernel_only() { BACKLOG_OF_KERNEL } else { BACKLOG }),
                 waiting: Waiting::default(),
                 cores: AtomicUsize::new(runtime.cores()),
                 ttl: AtomicU8::new(0),

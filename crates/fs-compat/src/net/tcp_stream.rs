@@ -267,10 +267,13 @@ impl TcpStream {
         self.shared.writers.poll(cx, || self.shared.write(bufs.iter().map(|buf| &**buf)))
     }
 
-    /// Sends FIN after the written bytes. `NotConnected` if the connection is over.
+    /// Sends FIN after the written bytes. Does nothing if the connection is over, as tokio does.
+    ///
+    /// # Errors
+    /// `NotConnected` if the runtime has ended.
     pub(super) fn shut(&self) -> io::Result<()> {
         if self.shared.has(OUT_OVER) {
-            return Err(self.shared.not_connected());
+            return self.shared.check_runs();
         }
         if !self.shared.has(SHUT) {
             self.shared.ask(SHUT);

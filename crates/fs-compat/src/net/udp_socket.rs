@@ -1,23 +1,26 @@
 //! [`UdpSocket`].
 
 mod options;
+mod peer;
 
 use super::cores;
 use super::shared::{lock, runtime_ended};
-use super::udp_task::{Outgoing, Part, Received, SharedSocket, Task};
+use super::udp_task::{Outgoing, Part, PartOfHandle, Received, SharedSocket, Task};
 use crate::local::attempts::each_addr;
 use bytes::BufMut;
 use fs_rt::Handle;
+use peer::{Connected, first_of};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use tokio::io::{Interest, ReadBuf, Ready};
-use tokio::net::{ToSocketAddrs, lookup_host};
+use tokio::net::ToSocketAddrs;
 
-/// A UDP socket for any thread, on all cores of a runtime; see `tokio::net::UdpSocket`.
+/// A UDP socket for any thread, on all cores of a runtime; see `tokio::net::UdpSocket`. In a runtime
+/// without a device it is on one of them, as the kernel has one queue for it.
 ///
 /// Up to 1,024 received datagrams, 4 MiB in all, wait here; further ones are lost. Up to 256 sends
 /// wait for each core. A send's error is reported by the next send, as the kernel reports ICMP
@@ -37,13 +40,14 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 /// ```
 pub struct UdpSocket {
     shared: Arc<SharedSocket>,
-    parts: Vec<Arc<Part>>,
+    parts: Vec<PartOfHandle>,
     /// Maps a destination to a core: all its datagrams use that core, in order.
     destinations: RandomState,
     /// Datagrams that were received together with one that was returned, and the offset of the next
     /// one.
     rest: Mutex<Option<(Received, usize)>>,
-    peer: Mutex<Option<SocketAddr>>,
+    peer: Mutex<Option<Connected>>,
+    /// The address that was bound.
     local: SocketAddr,
     /// The kernel socket that all cores' sockets of this port share. `None` in standalone
     /// addressing.
@@ -76,7 +80,8 @@ impl UdpSocket {
     /// yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
-            let shared = Arc::new(SharedSocket::new(runtime.cores()));
+            let cores = cores::of_datagrams(runtime);
+            let shared = Arc::new(SharedSocket::new(cores.len()));
             let mut socket = UdpSocket {
                 shared: shared.clone(),
                 parts: Vec::new(),
@@ -87,11 +92,12 @@ impl UdpSocket {
                 kernel: None,
                 runtime: runtime.clone(),
             };
-            for core in 0..runtime.cores() {
-                // The first core chooses the port if `addr` has none.
-                let (shared, local) = (shared.clone(), socket.local);
+            for core in cores {
+                // The first core chooses the port if `addr` has none. It alone reads the kernel's
+                // socket: several would exchange datagrams of one sender.
+                let (shared, local, is_first) = (shared.clone(), socket.local, socket.parts.is_empty());
                 let (local, part, kernel) = cores::ask(runtime, core, move |answer| async move {
-                    match Task::bind(shared, local).await {
+                    match Task::bind(shared, local, is_first).await {
                         Ok(task) => {
                             let bound = task.bound();
                             if answer.send(bound).is_ok() {
@@ -120,33 +126,10 @@ impl UdpSocket {
         let none =
             || io::Error::new(io::ErrorKind::Unsupported, "standalone addressing has no kernel socket to do this with");
         let socket = self.kernel.take().ok_or_else(none)?;
-        if let Some(peer) = *lock(&self.peer) {
+        if let Ok(peer) = self.peer_addr() {
             socket.connect(peer)?;
         }
         Ok(socket)
-    }
-
-    /// Returns the local address.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.local)
-    }
-
-    /// Returns the peer that was set.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        lock(&self.peer).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
-    }
-
-    /// Sets the peer: `send` goes there, and only its datagrams are received.
-    pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
-        // As the cores name senders: an IPv4 address that IPv6 maps is the IPv4 address.
-        let peer = first_of(addr).await?;
-        let peer = match (peer.ip().to_canonical(), peer) {
-            (ip @ IpAddr::V4(_), _) => SocketAddr::new(ip, peer.port()),
-            (_, SocketAddr::V6(v6)) => SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into(),
-            (_, v4) => v4,
-        };
-        *lock(&self.peer) = Some(peer);
-        Ok(())
     }
 
     /// SO_ERROR: takes the error of the last datagram that was not sent. Unlike on the kernel, a
@@ -225,10 +208,6 @@ impl UdpSocket {
         self.try_send_to(buf, self.peer()?)
     }
 
-    fn peer(&self) -> io::Result<SocketAddr> {
-        lock(&self.peer).ok_or_else(|| io::Error::from_raw_os_error(libc::EDESTADDRREQ))
-    }
-
     /// Waits until a datagram can be sent to any destination.
     pub async fn writable(&self) -> io::Result<()> {
         self.shared.writers.until(|| self.is_writable().then_some(Ok(()))).await
@@ -243,7 +222,7 @@ impl UdpSocket {
     /// Returns the next datagrams, and how far the first ones were taken. Only from the peer, if
     /// one was set.
     fn next(&self, rest: &mut Option<(Received, usize)>) -> Option<io::Result<(Received, usize)>> {
-        let only = *lock(&self.peer);
+        let only = self.peer_addr().ok();
         // Checked before the queue, so that the queue then contains all datagrams that arrived
         // before the end.
         let over = self.is_over();
@@ -476,16 +455,4 @@ impl UdpSocket {
         let mut take = take;
         self.shared.readers.poll(cx, || self.pop(&mut take))
     }
-}
-
-impl Drop for UdpSocket {
-    fn drop(&mut self) {
-        self.shared.gone.store(true, Ordering::Release);
-        self.parts.iter().for_each(|part| part.call.call());
-    }
-}
-
-async fn first_of(addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to");
-    lookup_host(addr).await?.next().ok_or_else(none)
 }

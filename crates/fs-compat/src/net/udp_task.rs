@@ -10,10 +10,11 @@ use fs_rt::CoreRef;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// Received batches that wait for the handle. Datagrams of one sender and size that arrived
 /// together are one batch. More are dropped, as when the kernel's receive buffer is full.
@@ -97,6 +98,28 @@ pub(super) struct Part {
     pub(super) queue: ArrayQueue<Outgoing>,
 }
 
+/// The handle's end of a [`Part`]. Dropping it ends the socket on all its cores: the handle was
+/// dropped, or the call that binds it was cancelled.
+pub(super) struct PartOfHandle {
+    part: Arc<Part>,
+    shared: Arc<SharedSocket>,
+}
+
+impl Deref for PartOfHandle {
+    type Target = Part;
+
+    fn deref(&self) -> &Part {
+        &self.part
+    }
+}
+
+impl Drop for PartOfHandle {
+    fn drop(&mut self) {
+        self.shared.gone.store(true, Ordering::Release);
+        self.part.call.call();
+    }
+}
+
 /// A core's side.
 pub(super) struct Task {
     socket: local::UdpSocket,
@@ -113,6 +136,11 @@ pub(super) struct Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
+        // The runtime ends. Datagrams whose sends have succeeded are still sent, as those in the
+        // kernel's queue at the end of a process. The bound is for senders that go on.
+        for _ in 0..TO_SEND / AT_ONCE {
+            self.give_out(&mut Context::from_waker(Waker::noop()));
+        }
         self.part.call.end();
         if self.shared.cores.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.readers.wake();
@@ -122,9 +150,13 @@ impl Drop for Task {
 }
 
 impl Task {
-    /// Binds on this core, at `at`.
-    pub(super) async fn bind(shared: Arc<SharedSocket>, at: SocketAddr) -> io::Result<Task> {
-        let socket = local::UdpSocket::bind(at).await?;
+    /// Binds on this core, at `at`. `reads_kernel`: this core receives what arrives at the kernel's
+    /// socket of the port.
+    pub(super) async fn bind(shared: Arc<SharedSocket>, at: SocketAddr, reads_kernel: bool) -> io::Result<Task> {
+        let mut socket = local::UdpSocket::bind(at).await?;
+        if !reads_kernel {
+            socket.leave_kernel_queue();
+        }
         let call = Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Room for the largest UDP payload, and for all datagrams received together.
@@ -133,8 +165,9 @@ impl Task {
 
     /// Returns the bound address, the queue of datagrams to send, and the kernel's socket of the
     /// port.
-    pub(super) fn bound(&self) -> io::Result<(SocketAddr, Arc<Part>, Option<std::net::UdpSocket>)> {
-        Ok((self.socket.local_addr()?, self.part.clone(), self.socket.kernel_socket()?))
+    pub(super) fn bound(&self) -> io::Result<(SocketAddr, PartOfHandle, Option<std::net::UdpSocket>)> {
+        let part = PartOfHandle { part: self.part.clone(), shared: self.shared.clone() };
+        Ok((self.socket.local_addr()?, part, self.socket.kernel_socket()?))
     }
 
     fn send(&self, cx: &mut Context<'_>, out: &Outgoing) -> Poll<io::Result<usize>> {

@@ -6,9 +6,10 @@ use fs_core::Protocol;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Ports that stay reserved until this is dropped.
+/// Ports that stay reserved until [`Ephemeral::end`], or until this is dropped.
 ///
 /// A reservation is a descriptor, and thousands of them would use up the default limit of 1,024.
 /// The limit applies to each descriptor table, so the reservations are in tables of their own. A
@@ -17,13 +18,18 @@ use std::thread::JoinHandle;
 pub(crate) struct Ephemeral {
     /// In ascending order.
     pub(crate) ports: Vec<u16>,
-    threads: Vec<ReservationThread>,
+    threads: Mutex<Vec<ReservationThread>>,
 }
 
 impl Ephemeral {
     /// Ports that something else holds.
     pub(crate) fn of(ports: Vec<u16>) -> Self {
-        Self { ports, threads: Vec::new() }
+        Self { ports, threads: Mutex::default() }
+    }
+
+    /// Frees the ports.
+    pub(super) fn end(&self) {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -62,7 +68,7 @@ pub(crate) fn reserve_ephemeral(first: u16, count: usize) -> io::Result<Ephemera
             break;
         }
         ephemeral.ports.extend(&batch.ports);
-        ephemeral.threads.push(thread);
+        ephemeral.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
         next = batch.next;
     }
     Ok(ephemeral)

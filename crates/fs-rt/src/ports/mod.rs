@@ -455,6 +455,15 @@ impl Ports {
         drop(freed);
     }
 
+    /// Frees all ports at the end of the runtime. A handle may keep this value for longer.
+    pub(crate) fn end(&self) {
+        let mut used = self.lock();
+        let all: Vec<_> = used.keys().copied().collect();
+        all.into_iter().for_each(|place| self.free(&mut used, place));
+        self.cooling().clear();
+        self.ephemeral.end();
+    }
+
     /// The links are about to be closed. From now on the kernel may answer our peers.
     pub(crate) fn unguard(&self) {
         self.each_sink(|sink| sink.unguard());
