@@ -73,7 +73,10 @@ async fn finish(session: &Session, workers: Vec<Worker>) {
             Ok(Err(_)) => {}
             Err(_) => {
                 worker.task.abort();
-                session.failed(errors::TIMEOUT);
+                // Without a request, it waited for the time of the next one.
+                if worker.waiting.get().is_some() {
+                    session.failed(errors::TIMEOUT);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! A timer of the runtime has a resolution of a millisecond, in which 30 requests would leave at once.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -22,6 +23,8 @@ impl Pace {
         let ended = Arc::new(AtomicBool::new(false));
         let end = ended.clone();
         let pace = move || {
+            // Otherwise the kernel may wake it 50 µs late. It cannot fail for the calling thread.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let mut next = Instant::now();
             while !end.load(Ordering::Relaxed) && sender.send(next).is_ok() {
                 next += interval;

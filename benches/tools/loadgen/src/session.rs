@@ -8,7 +8,7 @@ use crate::{Args, Mode};
 use fs_stacks::Core;
 use fs_stacks::counters::{Counter, PerCore};
 use hdrhistogram::Histogram;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -104,7 +104,8 @@ pub(crate) struct Session {
     /// The time is over: finish the current requests.
     stop: Cell<bool>,
     next_source: Cell<usize>,
-    pace: Option<Pace>,
+    /// Begins with the first request.
+    pace: OnceCell<Pace>,
 }
 
 /// The time since which a connection has waited for progress.
@@ -113,9 +114,8 @@ pub(crate) type WaitingSince = Rc<Cell<Option<Instant>>>;
 impl Session {
     pub(crate) fn new(core: Core, plan: Arc<Plan>) -> Rc<Self> {
         let latency = Histogram::new_with_max(LATENCY_MAX.as_nanos() as u64, 3).expect("bounds are constants");
-        let pace = plan.rate.map(|rate| Pace::start(Duration::from_secs(1) * plan.cores as u32 / rate));
         Rc::new(Self {
-            pace,
+            pace: OnceCell::new(),
             // Cores start with different addresses.
             next_source: Cell::new(core.index),
             core,
@@ -138,10 +138,14 @@ impl Session {
     /// Waits until the next request may be sent. Returns the time from which its latency counts, and
     /// `None` when the load is over.
     pub(crate) async fn due(&self) -> Option<Instant> {
-        match &self.pace {
-            Some(pace) => pace.due().await,
-            None => (!self.stopping()).then(Instant::now),
-        }
+        let since = match self.plan.rate {
+            Some(rate) => {
+                let interval = Duration::from_secs(1) * self.plan.cores as u32 / rate;
+                self.pace.get_or_init(|| Pace::start(interval)).due().await?
+            }
+            None => Instant::now(),
+        };
+        (!self.stopping()).then_some(since)
     }
 
     /// Counts a response. Responses after the end are not measured.
@@ -167,7 +171,7 @@ impl Session {
     /// Ends the time: connections finish their current requests.
     pub(crate) fn stop(&self) {
         self.stop.set(true);
-        if let Some(pace) = &self.pace {
+        if let Some(pace) = self.pace.get() {
             pace.stop();
         }
     }

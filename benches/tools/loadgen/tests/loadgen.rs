@@ -80,6 +80,14 @@ fn rate_bounds_the_requests() {
     }
 }
 
+/// Times that were due and not served are dropped.
+#[test]
+fn paced_load_ends_at_its_end() {
+    for mode in ["keepalive", "short"] {
+        good(http(HELLO), &["--mode", mode, "--conns", "2", "--rate", "1000000"]);
+    }
+}
+
 #[test]
 fn keepalive_mode_opens_another_connection_after_one_that_the_server_closes() {
     let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";

@@ -460,6 +460,9 @@ fn reroute(tcb: &mut Tcb, net: &mut Net, store: &mut TxStore, now: Instant, inde
         net.unqueue(index);
         tcb.flags.clear(listed);
     }
+    if path != tcb.path {
+        tcb.forget_nearness(0);
+    }
     tcb.path = path;
     if path == PathId::NOWHERE {
         return;

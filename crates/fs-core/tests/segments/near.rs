@@ -7,30 +7,56 @@ const SHIFT: u8 = 7;
 /// The peer's receive buffer.
 const BUFFER: u32 = 4 << 20;
 
-/// Writes all that the connection takes, to a peer that acknowledges after `round_trip` and reads nothing,
-/// until its buffer is full. Returns the bytes of each round trip.
-fn rounds(round_trip: Duration) -> Vec<u32> {
-    let mut lab = Lab::new(TcpConfig::default());
-    let mut conn = lab.accept_with(4000, syn_options(None, true, Some(SHIFT)), TcpOptions::default());
-    let (mut unread, mut rounds) = (0, Vec::new());
-    loop {
+/// A peer that reads nothing.
+struct Peer {
+    lab: Lab,
+    conn: Conn,
+    unread: u32,
+}
+
+impl Peer {
+    fn new() -> Self {
+        let mut lab = Lab::new(TcpConfig::default());
+        let conn = lab.accept_with(4000, syn_options(None, true, Some(SHIFT)), TcpOptions::default());
+        Self { lab, conn, unread: 0 }
+    }
+
+    /// Writes all that the connection takes. Returns the bytes that leave.
+    fn write(&mut self) -> u32 {
         let mut sent = 0;
         loop {
-            while lab.stack.tcp_send(conn.id, &[1; 64 << 10]).is_ok() {}
-            match lab.sent().iter().map(|seg| seg.payload.len() as u32).sum::<u32>() {
-                0 => break,
+            while self.lab.stack.tcp_send(self.conn.id, &[1; 64 << 10]).is_ok() {}
+            match self.lab.sent().iter().map(|seg| seg.payload.len() as u32).sum::<u32>() {
+                0 => return sent,
                 bytes => sent += bytes,
             }
         }
+    }
+
+    /// Acknowledges `sent` bytes after a round trip.
+    fn acknowledge(&mut self, sent: u32, round_trip: Duration) {
+        self.unread += sent;
+        self.conn.ack = self.conn.ack.wrapping_add(sent);
+        self.lab.pass(round_trip);
+        self.lab.send(&Seg { window: ((BUFFER - self.unread) >> SHIFT) as u16, ..self.conn.seg(ACK) });
+    }
+
+    fn rwnd_limited_us(&self) -> u64 {
+        self.lab.stack.tcp_info(self.conn.id).unwrap().rwnd_limited_us
+    }
+}
+
+/// Writes until the peer's buffer is full. Returns the bytes of each round trip.
+fn rounds(round_trip: Duration) -> Vec<u32> {
+    let (mut peer, mut rounds) = (Peer::new(), Vec::new());
+    loop {
+        let sent = peer.write();
         if sent == 0 {
-            assert!(unread > BUFFER - (128 << 10), "{unread} bytes fill the window of {BUFFER}");
+            assert!(peer.unread > BUFFER - (128 << 10), "{} bytes fill the window of {BUFFER}", peer.unread);
             return rounds;
         }
         rounds.push(sent);
-        unread += sent;
-        conn.ack = conn.ack.wrapping_add(sent);
-        lab.pass(round_trip);
-        lab.send(&Seg { window: ((BUFFER - unread) >> SHIFT) as u16, ..conn.seg(ACK) });
+        peer.acknowledge(sent, round_trip);
     }
 }
 
@@ -51,4 +77,20 @@ fn far_peer_gets_its_window() {
         let rounds = rounds(far);
         assert!(rounds.iter().any(|&sent| sent > 256 << 10), "{rounds:?}");
     }
+}
+
+/// It reads only once it has more, and Linux acknowledges these bytes when they are read.
+#[test]
+fn near_peer_that_does_not_acknowledge_gets_more() {
+    let mut peer = Peer::new();
+    while peer.unread < 512 << 10 {
+        let sent = peer.write();
+        peer.acknowledge(sent, Duration::from_micros(30));
+    }
+    let (kept, limited) = (peer.write(), peer.rwnd_limited_us());
+    assert!(kept <= (128 << 10) + 1460, "{kept}");
+    peer.lab.pass(Duration::from_millis(5));
+    assert!(peer.rwnd_limited_us() > limited, "the peer's reader is waited for");
+    let more = peer.write();
+    assert!(more > kept + (64 << 10), "after the probe: {more}");
 }

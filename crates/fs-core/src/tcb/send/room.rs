@@ -34,6 +34,9 @@ const TO_SLOW_READER: u32 = 128 << 10;
 /// A peer is near if its shortest round trip is at most this, in µs. Higher: it may read [`UNREAD_MOST`] and
 /// [`TO_SLOW_READER`] within a round trip, and wait for more (with 64 µs at 49 Gb/s).
 const NEAR_US: u32 = 64;
+/// Round trips for which a peer is not near that did not acknowledge what was in flight: some seconds. Lower:
+/// each message of such a peer may wait for a probe (2 ms). Higher: a pause of the machine ends the gain.
+const FAR_FOR: u16 = u16::MAX;
 /// The smoothed round trip from which on a peer is no longer near: its path has changed.
 const FAR_US: u32 = 1000;
 
@@ -88,8 +91,23 @@ impl Tcb {
     pub(crate) fn sample_rtt(&mut self, rtt_us: u32) {
         self.rtt.sample(rtt_us);
         if let Some(ext) = self.ext.as_mut() {
-            let nearest = &mut ext.sender.nearest_us;
-            *nearest = if *nearest == 0 { rtt_us.max(1) } else { rtt_us.clamp(1, *nearest) };
+            ext.sender.measured(rtt_us);
+        }
+    }
+
+    /// A tail loss probe is due: the peer has not acknowledged what is in flight. If that was kept low because
+    /// it is near, it may read only once it has more. Linux acknowledges such bytes when they are read,
+    /// or after its delay of 40 ms (`__tcp_ack_snd_check`).
+    pub(super) fn probe_near_peer(&mut self) {
+        if self.send_window() < self.window.cwnd {
+            self.forget_nearness(FAR_FOR);
+        }
+    }
+
+    /// The peer is near again only after so many round trips, and then one that is short.
+    pub(crate) fn forget_nearness(&mut self, round_trips: u16) {
+        if let Some(ext) = self.ext.as_mut() {
+            (ext.sender.nearest_us, ext.sender.far_for) = (0, round_trips);
         }
     }
 
@@ -123,7 +141,7 @@ impl Tcb {
         let Some(ext) = self.ext.as_ref() else { return u32::MAX };
         let mark = match ext.sender.not_sent_low {
             0 => ext.sender.low_water().saturating_mul(2),
-            low => low.saturating_add(self.window.cwnd.min(self.snd.wnd()).saturating_sub(self.flight())),
+            low => low.saturating_add(self.send_window().min(self.snd.wnd()).saturating_sub(self.flight())),
         };
         mark.saturating_sub(self.unsent()).min(u32::MAX / 2).next_multiple_of(u32::from(self.mss))
     }
@@ -175,6 +193,9 @@ impl Tcb {
             let refused = self.ext.as_ref().is_some_and(|e| e.sender.limited.refused);
             if refused { Limit::SendBuffer } else { Limit::None }
         } else if store.segments[self.tx.next].end().after(self.snd.una() + self.snd.wnd()) {
+            Limit::Window
+        } else if flight >= self.send_window() {
+            // The peer's reader is what is waited for.
             Limit::Window
         } else {
             Limit::None

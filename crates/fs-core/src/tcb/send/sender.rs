@@ -30,8 +30,11 @@ pub(crate) struct Sender {
     pub(crate) window_probes: u8,
     /// Refused even the least that each connection may send.
     pub(crate) starved: Starved,
-    /// The shortest round trip since the extension exists, in µs; 0: none was measured.
+    /// The shortest round trip since the extension exists, or since the path changed, in µs; 0: none
+    /// was measured.
     pub(crate) nearest_us: u32,
+    /// So many round trips are not measured for it.
+    pub(crate) far_for: u16,
     /// Segment sizes on the path.
     pub(crate) path: PathSize,
     /// Times by limiting reason.
@@ -50,6 +53,16 @@ pub(crate) enum Starved {
 }
 
 impl Sender {
+    /// Records a round trip.
+    #[inline]
+    pub(super) fn measured(&mut self, rtt_us: u32) {
+        if self.far_for > 0 {
+            self.far_for -= 1;
+        } else if self.nearest_us == 0 || rtt_us < self.nearest_us {
+            self.nearest_us = rtt_us.max(1);
+        }
+    }
+
     /// Returns the unsent bytes below which the application may write: TCP_NOTSENT_LOWAT, or half
     /// of the default, unless it has set the buffer size.
     #[inline]

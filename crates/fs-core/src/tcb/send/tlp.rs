@@ -46,6 +46,7 @@ impl Tcb {
     /// sent (Linux `tcp_send_loss_probe`), otherwise at the time that it would have without the
     /// probe timer.
     pub(crate) fn on_probe_timeout(&mut self, store: &TxStore, config: &TcpConfig, now: Instant) {
+        self.probe_near_peer();
         let probe = &mut self.loss_mut().probe;
         // At most one probe at a time. If the round trip has become longer than the probe timer,
         // only probes would be outstanding, and they yield no samples.
