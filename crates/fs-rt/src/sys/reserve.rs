@@ -24,12 +24,12 @@ impl Reservation {
     /// which fails next to another reservation. At the end SO_REUSEADDR is off, so that later binds
     /// or listens of other processes fail.
     pub(crate) fn new(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Self> {
-        if protocol == Protocol::Tcp && at.port() == 0 {
-            return Self::of_any_port(at, v6_only);
+        if at.port() == 0 {
+            return Self::of_any_port(protocol, at, v6_only);
         }
         let exclusive = Self::socket(protocol, at, v6_only)?;
         match exclusive.bind(at) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp && at.port() != 0 => {}
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp => {}
             Err(error) => return Err(error),
             Ok(()) => return Ok(exclusive),
         }
@@ -41,16 +41,16 @@ impl Reservation {
     }
 
     /// Reserves a port that the kernel chooses, and binds it explicitly: only then does a socket
-    /// keep its port when it stops listening (SOCK_BINDPORT_LOCK).
-    fn of_any_port(mut at: SocketAddr, v6_only: bool) -> io::Result<Self> {
+    /// keep its port when it stops listening or is disconnected (SOCK_BINDPORT_LOCK).
+    fn of_any_port(protocol: Protocol, mut at: SocketAddr, v6_only: bool) -> io::Result<Self> {
         let mut tries = 0;
         loop {
-            let any = Self::socket(Protocol::Tcp, at, v6_only)?;
+            let any = Self::socket(protocol, at, v6_only)?;
             at.set_port(0);
             any.bind(at)?;
             at.set_port(any.port()?);
             drop(any);
-            let ours = Self::socket(Protocol::Tcp, at, v6_only)?;
+            let ours = Self::socket(protocol, at, v6_only)?;
             match ours.bind(at) {
                 // Another process got the port in between.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 100 => tries += 1,
@@ -172,4 +172,22 @@ impl AsFd for Reservation {
 
 fn check(answer: i32) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_port_stays_reserved_when_its_socket_is_disconnected() {
+        for at in ["127.0.0.1:0", "[::]:0"] {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                // A kernel or namespace without IPv6.
+                let Ok(reserved) = Reservation::new(protocol, at.parse().unwrap(), false) else { continue };
+                let port = reserved.port().unwrap();
+                rustix::net::connect_unspec(&reserved).unwrap();
+                assert_eq!(reserved.port().unwrap(), port, "{protocol:?} {at}");
+            }
+        }
+    }
 }
