@@ -158,8 +158,8 @@ impl SharedDevice {
         }
     }
 
-    /// Leases to a slot the ends that a socket proves. Returns them, or the errno.
-    pub(crate) fn lease(&mut self, slot: u16, proof: Proof) -> Result<Vec<SocketAddr>, i32> {
+    /// Leases to a slot the ends that a socket proves. Returns the errno if that fails.
+    pub(crate) fn lease(&mut self, slot: u16, proof: Proof) -> Result<(), i32> {
         let ends: Vec<SocketAddr> = proof.ends().collect();
         for (done, end) in ends.iter().enumerate() {
             let refused = match self.programs.leases.add(proof.protocol, *end, slot) {
@@ -173,7 +173,14 @@ impl SharedDevice {
             ends[..done].iter().for_each(|end| self.release(slot, proof.protocol, *end));
             return Err(refused);
         }
-        Ok(ends)
+        Ok(())
+    }
+
+    /// Ends all leases of a slot except those for which `keeps` returns true.
+    pub(crate) fn keep(&mut self, slot: u16, keeps: impl Fn((Protocol, SocketAddr)) -> bool) {
+        if let Err(error) = self.programs.leases.clear(slot, |protocol, at| keeps((protocol, at))) {
+            tracing::error!(device = self.name, slot, %error, "leases without a proof stay");
+        }
     }
 
     pub(crate) fn release(&mut self, slot: u16, protocol: Protocol, at: SocketAddr) {

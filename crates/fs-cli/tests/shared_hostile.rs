@@ -3,6 +3,7 @@
 
 #[path = "shared/lab.rs"]
 mod lab;
+#[allow(dead_code, reason = "shared with the test of proofs")]
 #[path = "shared/liar.rs"]
 mod liar;
 #[path = "shared/rings_unsafe.rs"]
