@@ -11,10 +11,10 @@ use fs_pairs::closing::{Foreign, Users};
 use fs_pairs::listing::Process;
 use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_rt::broker::wire;
-use fs_rt::netlink::{GROUPS, Netlink};
+use fs_rt::netlink::{Connection, GROUPS, Netlink, each_connection};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Resource, getrlimit};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -315,8 +315,9 @@ impl Server {
                 Ok((Answer::Done, vec![socket]))
             }
             (Request::Lease, Some(slot)) => {
+                let connections = self.connections(slot, &descriptors);
                 for socket in descriptors {
-                    self.lease(id, process, slot, socket)?;
+                    self.lease(id, process, slot, socket, &connections)?;
                 }
                 done
             }
@@ -383,12 +384,28 @@ impl Server {
         Ok((Answer::Attached { slot, token, queues }, given))
     }
 
+    /// Returns the kernel's connections at the TCP ports for which a slot has no lease yet.
+    fn connections(&self, (device, slot): (usize, u16), sockets: &[Foreign]) -> Vec<Connection> {
+        let proofs = sockets.iter().filter_map(|socket| Proof::of(socket.as_fd(), self.cookie).ok());
+        let leases = &self.shared[device].programs.leases;
+        let new = proofs.filter(|proof| proof.protocol == Protocol::Tcp && !proof.is_leased(leases, slot));
+        let ports: BTreeSet<u16> = new.map(|proof| proof.at.port()).collect();
+        let mut found = Vec::new();
+        if let (Some(first), Some(last)) = (ports.first(), ports.last())
+            && let Err(error) = each_connection(&(*first..=*last), |connection| found.push(connection))
+        {
+            tracing::debug!(%error, "cannot ask for the kernel's connections");
+        }
+        found
+    }
+
     fn lease(
         &mut self,
         id: u64,
         process: Process,
         (device, slot): (usize, u16),
         socket: Foreign,
+        connections: &[Connection],
     ) -> Result<(), (i32, String)> {
         let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
         // Before the lease: one whose socket is closed names a port that the kernel gives to others.
@@ -406,11 +423,15 @@ impl Server {
         if ends.iter().all(|end| proofs.contains_key(end)) {
             return Ok(());
         }
-        let is_leased = ends.iter().all(|(protocol, at)| self.shared[device].programs.leases.has(*protocol, *at, slot));
+        let shared = &mut self.shared[device];
+        let is_leased = proof.is_leased(&shared.programs.leases, slot);
+        if !is_leased && connections.iter().any(|connection| shared.would_break(connection, proof)) {
+            return Err((libc::EADDRINUSE, format!("the kernel has connections at port {}", proof.at.port())));
+        }
         proof
             .keeps_port(socket.as_fd(), is_leased)
             .map_err(|error| (libc::EACCES, format!("the socket may give up its port: {error}")))?;
-        self.shared[device].lease(slot, proof).map_err(refused)?;
+        shared.lease(slot, proof).map_err(refused)?;
         let socket = Arc::new(socket);
         for end in ends {
             proofs.entry(end).or_insert_with(|| socket.clone());

@@ -1,8 +1,11 @@
 //! A program's proof that the kernel gives it a port: a bound socket in the daemon's namespace.
 
+use crate::leases::{Leases, Write};
 use crate::sys::{bound_device, namespace_cookie, port_range};
 use fs_core::Protocol;
-use rustix::net::sockopt::{ipv6_v6only, socket_acceptconn, socket_protocol, socket_type};
+use rustix::net::sockopt::{
+    ipv6_v6only, set_socket_reuseaddr, socket_acceptconn, socket_protocol, socket_reuseaddr, socket_type,
+};
 use rustix::net::{Shutdown, SocketAddrAny, SocketType, connect_unspec, getpeername, getsockname, listen, shutdown};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,7 +13,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 
 /// Times that a socket is tested. Fewer: a program that is fast enough passes the test by luck. More:
-/// four system calls each, for each of a program's 1,024 ephemeral ports.
+/// some system calls each, for each of a program's 1,024 ephemeral ports.
 const ROUNDS: usize = 8;
 
 /// The protocol, addresses and port that a socket reserves.
@@ -19,6 +22,8 @@ pub(crate) struct Proof {
     pub(crate) protocol: Protocol,
     pub(crate) at: SocketAddr,
     v6_only: bool,
+    /// The socket is a TCP listener.
+    pub(crate) listens: bool,
 }
 
 impl Proof {
@@ -40,7 +45,13 @@ impl Proof {
             return Err(refused());
         }
         let v6_only = at.is_ipv6() && ipv6_v6only(socket)?;
-        Ok(Self { protocol, at, v6_only })
+        let listens = protocol == Protocol::Tcp && socket_acceptconn(socket)?;
+        Ok(Self { protocol, at, v6_only, listens })
+    }
+
+    /// Returns true if a slot has leases of all ends.
+    pub(crate) fn is_leased<M: Write>(&self, leases: &Leases<M>, slot: u16) -> bool {
+        self.ends().all(|end| leases.has(self.protocol, end, slot))
     }
 
     /// Returns an error if the program could free the port while the daemon has the socket too. A port
@@ -57,7 +68,7 @@ impl Proof {
         if getpeername(socket).is_ok_and(|peer| peer.is_some()) {
             return Err(io::Error::other("it has a peer"));
         }
-        if self.protocol == Protocol::Tcp && socket_acceptconn(socket)? {
+        if self.listens {
             if is_leased || !chosen_ports()?.contains(&self.at.port()) {
                 return Ok(());
             }
@@ -67,8 +78,12 @@ impl Proof {
             match self.protocol {
                 Protocol::Udp => connect_unspec(socket)?,
                 Protocol::Tcp => {
-                    listen(socket, 0)?;
-                    shutdown(socket, Shutdown::Both)?;
+                    // Otherwise it cannot listen at a port with connections in TIME-WAIT.
+                    let reuses = socket_reuseaddr(socket)?;
+                    set_socket_reuseaddr(socket, true)?;
+                    let stopped = listen(socket, 0).and_then(|()| shutdown(socket, Shutdown::Both));
+                    set_socket_reuseaddr(socket, reuses)?;
+                    stopped?;
                 }
             }
             let now = SocketAddr::try_from(getsockname(socket)?).ok();
@@ -80,7 +95,7 @@ impl Proof {
     }
 
     /// Returns the ends whose packets the socket would get.
-    pub(crate) fn ends(self) -> impl Iterator<Item = SocketAddr> {
+    pub(crate) fn ends(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         let port = self.at.port();
         let ip = self.at.ip().to_canonical();
         let both = self.at.is_ipv6() && ip.is_unspecified() && !self.v6_only;

@@ -8,7 +8,7 @@ use crate::proof::Proof;
 use aya::util::KernelVersion;
 use fs_core::Protocol;
 use fs_rt::broker::message::{Device, MAX_QUEUES};
-use fs_rt::netlink::Netlink;
+use fs_rt::netlink::{Connection, Netlink};
 use fs_xdp::NetDevice;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
@@ -156,6 +156,24 @@ impl SharedDevice {
         {
             tracing::warn!(device = self.name, slot, %error, "a program's pair stays until its sockets are closed");
         }
+    }
+
+    /// Returns true if a connection of the kernel by the device would lose its packets to a new lease. A
+    /// server that has closed its listener leaves the port to others, and may go on with its
+    /// connections. A program that has the listener itself may have what waits in its queue.
+    pub(crate) fn would_break(&self, connection: &Connection, proof: Proof) -> bool {
+        let Connection { local, peer, is_held, is_over } = *connection;
+        let is_covered = |end: SocketAddr| {
+            end.port() == local.port()
+                && end.is_ipv4() == local.is_ipv4()
+                && (end.ip().is_unspecified() || end.ip() == local.ip())
+        };
+        !is_over
+            && (is_held || !proof.listens)
+            && self.programs.has_address(local.ip())
+            && !self.programs.has_address(peer)
+            && proof.protocol == Protocol::Tcp
+            && proof.ends().any(is_covered)
     }
 
     /// Leases to a slot the ends that a socket proves. Returns the errno if that fails.
