@@ -11,10 +11,10 @@ use fs_pairs::closing::{Foreign, Users};
 use fs_pairs::listing::Process;
 use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_rt::broker::wire;
-use fs_rt::netlink::{GROUPS, Netlink};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use fs_rt::netlink::{Connection, GROUPS, Netlink, each_connection};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Resource, getrlimit};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Programs of one user other than root, for each device. More: one user can keep the others out.
 const PROGRAMS_OF_A_USER: usize = 64;
@@ -33,6 +34,10 @@ const CONNECTIONS: usize = 2;
 /// programs have with twice the ephemeral ports of a default runtime. More: fewer users fill the map
 /// of exact leases, which has twice as many places.
 const HELD: usize = 131_072;
+/// Time within which the programs of an earlier daemon prove their leases again. They ask once per
+/// second. Longer: until then, a program that has given a port up gets the packets of its next user.
+/// Shorter: a program on a busy machine is without its new connections, until it has proved them.
+const RESUME_WAIT: Duration = Duration::from_secs(5);
 /// Maximum memory of a program, which is locked in RAM: 64 cores with the usual frames.
 const MEMORY_MAX: u64 = 2 << 30;
 
@@ -92,6 +97,11 @@ impl Broker {
             .map_err(|error| Error::system("identify the network namespace (needs Linux 5.14)", error))?;
         let mut shared = devices.iter().map(|name| SharedDevice::open(pins, name)).collect::<Result<Vec<_>, _>>()?;
         shared.iter_mut().try_for_each(|device| device.follow(&netlink))?;
+        let silent = shared.iter().enumerate().flat_map(|(device, shared)| {
+            let silent = move |slot| Silent { device, slot, token: shared.programs.slot(slot).token };
+            shared.programs.used().into_iter().map(silent)
+        });
+        let silent = silent.collect();
         let server = Server {
             wake: wake.clone(),
             inbox,
@@ -101,6 +111,8 @@ impl Broker {
             shared,
             clients: HashMap::new(),
             next_client: 0,
+            silent,
+            silent_until: Instant::now() + RESUME_WAIT,
             permit,
             users: Users::default(),
             held_max: getrlimit(Resource::Nofile).current.map_or(HELD, |limit| HELD.min(limit as usize / 4)),
@@ -130,7 +142,24 @@ struct Client {
     process: Process,
     /// The device and the slot on it.
     slot: Option<(usize, u16)>,
-    proofs: HashMap<(Protocol, SocketAddr), Arc<Foreign>>,
+    proofs: Proofs,
+    /// Of the connection that this one has replaced, until the program has asked for its leases again.
+    former: Proofs,
+}
+
+type Proofs = HashMap<(Protocol, SocketAddr), Arc<Foreign>>;
+
+/// A slot of an earlier daemon whose program has not asked for its leases again.
+struct Silent {
+    device: usize,
+    slot: u16,
+    token: [u64; 2],
+}
+
+impl Client {
+    fn new(socket: Foreign, process: Process) -> Self {
+        Self { socket, process, slot: None, proofs: Proofs::new(), former: Proofs::new() }
+    }
 }
 
 struct Server {
@@ -142,6 +171,9 @@ struct Server {
     shared: Vec<SharedDevice>,
     clients: HashMap<u64, Client>,
     next_client: u64,
+    silent: Vec<Silent>,
+    /// When the leases of silent slots end.
+    silent_until: Instant,
     permit: Permit,
     users: Users,
     held_max: usize,
@@ -168,7 +200,9 @@ impl Server {
                 .chain(sockets)
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .collect();
-            if let Err(error) = poll(&mut fds, None)
+            let rest = self.silent_until.saturating_duration_since(Instant::now());
+            let timeout = (!self.silent.is_empty()).then(|| Timespec::try_from(rest).unwrap_or_default());
+            if let Err(error) = poll(&mut fds, timeout.as_ref())
                 && error != rustix::io::Errno::INTR
             {
                 tracing::error!(%error, "the broker cannot wait, and ends");
@@ -176,6 +210,9 @@ impl Server {
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             drop(fds);
+            if Instant::now() >= self.silent_until {
+                self.end_silent();
+            }
             if ready[1] {
                 self.follow();
             }
@@ -200,7 +237,7 @@ impl Server {
             tracing::debug!(pid = process.pid, uid = process.uid, "too many programs ask for a shared device");
             return;
         }
-        self.clients.insert(self.next_client, Client { socket, process, slot: None, proofs: HashMap::new() });
+        self.clients.insert(self.next_client, Client::new(socket, process));
         self.next_client += 1;
     }
 
@@ -213,6 +250,20 @@ impl Server {
             if let Err(error) = device.follow(&self.netlink) {
                 tracing::warn!(device = device.name, %error, "cannot follow a change of the device");
             }
+        }
+    }
+
+    /// Ends the leases of the slots whose programs have not proved them again.
+    fn end_silent(&mut self) {
+        for Silent { device, slot, token } in self.silent.drain(..) {
+            let shared = &mut self.shared[device];
+            if shared.programs.slot(slot).token != token {
+                // The program has ended.
+                continue;
+            }
+            tracing::info!(device = shared.name, slot, "a program has not asked for its leases again");
+            let client = self.clients.values().find(|client| client.slot == Some((device, slot)));
+            shared.keep(slot, |end| client.is_some_and(|client| client.proofs.contains_key(&end)));
         }
     }
 
@@ -264,8 +315,9 @@ impl Server {
                 Ok((Answer::Done, vec![socket]))
             }
             (Request::Lease, Some(slot)) => {
+                let connections = self.connections(slot, &descriptors);
                 for socket in descriptors {
-                    self.lease(id, process, slot, socket)?;
+                    self.lease(id, process, slot, socket, &connections)?;
                 }
                 done
             }
@@ -273,6 +325,7 @@ impl Server {
                 self.shared[device].release(slot, protocol, at);
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.proofs.remove(&(protocol, at));
+                    client.former.remove(&(protocol, at));
                 }
                 done
             }
@@ -282,17 +335,22 @@ impl Server {
                     known.index != 0 && known.token == token && known.uid == process.uid
                 };
                 let device = self.shared.iter().position(owns).ok_or_else(|| refused(libc::ENOENT))?;
-                // The program has replaced an earlier connection.
-                self.clients.retain(|_, client| client.slot != Some((device, slot)));
-                self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?.slot = Some((device, slot));
+                // The program has replaced an earlier connection. No lease may be without a proof in between.
+                let slot = Some((device, slot));
+                let mut former = Proofs::new();
+                for (_, replaced) in self.clients.extract_if(|_, client| client.slot == slot) {
+                    former = replaced.former;
+                    former.extend(replaced.proofs);
+                }
+                let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
+                (client.slot, client.former) = (slot, former);
                 done
             }
             (Request::Resumed, Some((device, slot))) => {
-                let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
-                let keeps = |protocol, at| client.proofs.contains_key(&(protocol, at));
-                if let Err(error) = self.shared[device].programs.leases.clear(slot, keeps) {
-                    tracing::error!(%error, "leases that are not used any more stay");
-                }
+                let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
+                self.shared[device].keep(slot, |end| client.proofs.contains_key(&end));
+                client.former.clear();
+                self.silent.retain(|silent| (silent.device, silent.slot) != (device, slot));
                 done
             }
             _ => Err(refused(libc::EINVAL)),
@@ -326,12 +384,28 @@ impl Server {
         Ok((Answer::Attached { slot, token, queues }, given))
     }
 
+    /// Returns the kernel's connections at the TCP ports for which a slot has no lease yet.
+    fn connections(&self, (device, slot): (usize, u16), sockets: &[Foreign]) -> Vec<Connection> {
+        let proofs = sockets.iter().filter_map(|socket| Proof::of(socket.as_fd(), self.cookie).ok());
+        let leases = &self.shared[device].programs.leases;
+        let new = proofs.filter(|proof| proof.protocol == Protocol::Tcp && !proof.is_leased(leases, slot));
+        let ports: BTreeSet<u16> = new.map(|proof| proof.at.port()).collect();
+        let mut found = Vec::new();
+        if let (Some(first), Some(last)) = (ports.first(), ports.last())
+            && let Err(error) = each_connection(&(*first..=*last), |connection| found.push(connection))
+        {
+            tracing::debug!(%error, "cannot ask for the kernel's connections");
+        }
+        found
+    }
+
     fn lease(
         &mut self,
         id: u64,
         process: Process,
         (device, slot): (usize, u16),
         socket: Foreign,
+        connections: &[Connection],
     ) -> Result<(), (i32, String)> {
         let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
         // Before the lease: one whose socket is closed names a port that the kernel gives to others.
@@ -341,10 +415,27 @@ impl Server {
         let proof = Proof::of(socket.as_fd(), self.cookie)
             .map_err(|error| (libc::EACCES, format!("the socket proves no port of the device's namespace: {error}")))?;
         self.may_have(process, proof.at)?;
-        let ends = self.shared[device].lease(slot, proof).map_err(refused)?;
         let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
+        let Client { proofs, former, .. } = client;
+        // A socket that was accepted once stays: it may keep the port better than another one.
+        let ends: Vec<_> = proof.ends().map(|end| (proof.protocol, end)).collect();
+        proofs.extend(ends.iter().filter_map(|end| former.remove_entry(end)));
+        if ends.iter().all(|end| proofs.contains_key(end)) {
+            return Ok(());
+        }
+        let shared = &mut self.shared[device];
+        let is_leased = proof.is_leased(&shared.programs.leases, slot);
+        if !is_leased && connections.iter().any(|connection| shared.would_break(connection, proof)) {
+            return Err((libc::EADDRINUSE, format!("the kernel has connections at port {}", proof.at.port())));
+        }
+        proof
+            .keeps_port(socket.as_fd(), is_leased)
+            .map_err(|error| (libc::EACCES, format!("the socket may give up its port: {error}")))?;
+        shared.lease(slot, proof).map_err(refused)?;
         let socket = Arc::new(socket);
-        client.proofs.extend(ends.into_iter().map(|end| ((proof.protocol, end), socket.clone())));
+        for end in ends {
+            proofs.entry(end).or_insert_with(|| socket.clone());
+        }
         Ok(())
     }
 
@@ -369,7 +460,7 @@ impl Server {
     fn drop_client(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
         // A duplicate that listens would accept connections as soon as the leases are gone.
-        for proof in client.proofs.values() {
+        for proof in client.proofs.values().chain(client.former.values()) {
             let _not_connected = rustix::net::shutdown(&**proof, rustix::net::Shutdown::Both);
         }
         if let Some((device, slot)) = client.slot {

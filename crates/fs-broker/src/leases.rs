@@ -137,6 +137,12 @@ impl<M: Write> Leases<M> {
         Ok(())
     }
 
+    /// Returns true if a slot has this lease.
+    pub(crate) fn has(&self, protocol: Protocol, at: SocketAddr, slot: u16) -> bool {
+        let (port, address) = place(protocol, at);
+        self.table.get(&port).is_some_and(|entries| entries.contains(&(address, slot)))
+    }
+
     /// Ends a slot's lease of an end.
     pub(crate) fn remove(&mut self, protocol: Protocol, at: SocketAddr, slot: u16) -> Result<(), MapError> {
         let (port, address) = place(protocol, at);

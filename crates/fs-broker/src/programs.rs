@@ -176,6 +176,11 @@ impl Programs {
         Ok(())
     }
 
+    /// Returns true if the device has this address.
+    pub(crate) fn has_address(&self, address: IpAddr) -> bool {
+        self.known.contains(&mapped(address))
+    }
+
     /// Sets a slot's pair. From now on packets of its program pass through `share_out`.
     pub(crate) fn set_slot(&mut self, number: u16, slot: Slot) -> Result<(), Error> {
         let failed = |error: &(dyn std::error::Error + 'static)| Error::bpf("write a slot", error);

@@ -1,12 +1,20 @@
 //! A program's proof that the kernel gives it a port: a bound socket in the daemon's namespace.
 
-use crate::sys::{bound_device, namespace_cookie};
+use crate::leases::{Leases, Write};
+use crate::sys::{bound_device, namespace_cookie, port_range};
 use fs_core::Protocol;
-use rustix::net::sockopt::{ipv6_v6only, socket_protocol, socket_type};
-use rustix::net::{SocketAddrAny, SocketType, getsockname};
+use rustix::net::sockopt::{
+    ipv6_v6only, set_socket_reuseaddr, socket_acceptconn, socket_protocol, socket_reuseaddr, socket_type,
+};
+use rustix::net::{Shutdown, SocketAddrAny, SocketType, connect_unspec, getpeername, getsockname, listen, shutdown};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
+
+/// Times that a socket is tested. Fewer: a program that is fast enough passes the test by luck. More:
+/// some system calls each, for each of a program's 1,024 ephemeral ports.
+const ROUNDS: usize = 8;
 
 /// The protocol, addresses and port that a socket reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +22,8 @@ pub(crate) struct Proof {
     pub(crate) protocol: Protocol,
     pub(crate) at: SocketAddr,
     v6_only: bool,
+    /// The socket is a TCP listener.
+    pub(crate) listens: bool,
 }
 
 impl Proof {
@@ -35,17 +45,73 @@ impl Proof {
             return Err(refused());
         }
         let v6_only = at.is_ipv6() && ipv6_v6only(socket)?;
-        Ok(Self { protocol, at, v6_only })
+        let listens = protocol == Protocol::Tcp && socket_acceptconn(socket)?;
+        Ok(Self { protocol, at, v6_only, listens })
+    }
+
+    /// Returns true if a slot has leases of all ends.
+    pub(crate) fn is_leased<M: Write>(&self, leases: &Leases<M>, slot: u16) -> bool {
+        self.ends().all(|end| leases.has(self.protocol, end, slot))
+    }
+
+    /// Returns an error if the program could free the port while the daemon has the socket too. A port
+    /// that the kernel has chosen (bind(2) to port 0, or none) is freed when a UDP socket is disconnected,
+    /// and when a TCP socket stops listening or its connection ends (SOCK_BINDPORT_LOCK in
+    /// `__udp_disconnect`, `tcp_disconnect` and `tcp_set_state`). This does that, and checks the port.
+    ///
+    /// At the same time, the program may make the kernel choose the same port again. For that it must limit the
+    /// kernel's choice to that port (IP_LOCAL_PORT_RANGE), and lift the limit, between two calls here.
+    ///
+    /// A listener would lose its queue by that. One is accepted at a port that the kernel never
+    /// chooses, and if `is_leased`: a daemon has tested the socket before it listened.
+    pub(crate) fn keeps_port(&self, socket: BorrowedFd<'_>, is_leased: bool) -> io::Result<()> {
+        if getpeername(socket).is_ok_and(|peer| peer.is_some()) {
+            return Err(io::Error::other("it has a peer"));
+        }
+        if self.listens {
+            if is_leased || !chosen_ports()?.contains(&self.at.port()) {
+                return Ok(());
+            }
+            return Err(io::Error::other("it listens, at a port that the kernel may have chosen"));
+        }
+        for _ in 0..ROUNDS {
+            match self.protocol {
+                Protocol::Udp => connect_unspec(socket)?,
+                Protocol::Tcp => {
+                    // Otherwise it cannot listen at a port with connections in TIME-WAIT.
+                    let reuses = socket_reuseaddr(socket)?;
+                    set_socket_reuseaddr(socket, true)?;
+                    let stopped = listen(socket, 0).and_then(|()| shutdown(socket, Shutdown::Both));
+                    set_socket_reuseaddr(socket, reuses)?;
+                    stopped?;
+                }
+            }
+            let now = SocketAddr::try_from(getsockname(socket)?).ok();
+            if now != Some(self.at) || port_range(socket)? != 0 {
+                return Err(io::Error::other("the kernel has chosen it: bind to a number"));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the ends whose packets the socket would get.
-    pub(crate) fn ends(self) -> impl Iterator<Item = SocketAddr> {
+    pub(crate) fn ends(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         let port = self.at.port();
         let ip = self.at.ip().to_canonical();
         let both = self.at.is_ipv6() && ip.is_unspecified() && !self.v6_only;
         [Some(SocketAddr::new(ip, port)), both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))]
             .into_iter()
             .flatten()
+    }
+}
+
+/// Returns the ports of which the kernel chooses, in the daemon's namespace.
+fn chosen_ports() -> io::Result<RangeInclusive<u16>> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
+    let mut ports = text.split_whitespace().map(str::parse);
+    match (ports.next(), ports.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => Ok(first..=last),
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 

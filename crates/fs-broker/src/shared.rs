@@ -8,7 +8,7 @@ use crate::proof::Proof;
 use aya::util::KernelVersion;
 use fs_core::Protocol;
 use fs_rt::broker::message::{Device, MAX_QUEUES};
-use fs_rt::netlink::Netlink;
+use fs_rt::netlink::{Connection, Netlink};
 use fs_xdp::NetDevice;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
@@ -158,8 +158,26 @@ impl SharedDevice {
         }
     }
 
-    /// Leases to a slot the ends that a socket proves. Returns them, or the errno.
-    pub(crate) fn lease(&mut self, slot: u16, proof: Proof) -> Result<Vec<SocketAddr>, i32> {
+    /// Returns true if a connection of the kernel by the device would lose its packets to a new lease. A
+    /// server that has closed its listener leaves the port to others, and may go on with its
+    /// connections. A program that has the listener itself may have what waits in its queue.
+    pub(crate) fn would_break(&self, connection: &Connection, proof: Proof) -> bool {
+        let Connection { local, peer, is_held, is_over } = *connection;
+        let is_covered = |end: SocketAddr| {
+            end.port() == local.port()
+                && end.is_ipv4() == local.is_ipv4()
+                && (end.ip().is_unspecified() || end.ip() == local.ip())
+        };
+        !is_over
+            && (is_held || !proof.listens)
+            && self.programs.has_address(local.ip())
+            && !self.programs.has_address(peer)
+            && proof.protocol == Protocol::Tcp
+            && proof.ends().any(is_covered)
+    }
+
+    /// Leases to a slot the ends that a socket proves. Returns the errno if that fails.
+    pub(crate) fn lease(&mut self, slot: u16, proof: Proof) -> Result<(), i32> {
         let ends: Vec<SocketAddr> = proof.ends().collect();
         for (done, end) in ends.iter().enumerate() {
             let refused = match self.programs.leases.add(proof.protocol, *end, slot) {
@@ -173,7 +191,14 @@ impl SharedDevice {
             ends[..done].iter().for_each(|end| self.release(slot, proof.protocol, *end));
             return Err(refused);
         }
-        Ok(ends)
+        Ok(())
+    }
+
+    /// Ends all leases of a slot except those for which `keeps` returns true.
+    pub(crate) fn keep(&mut self, slot: u16, keeps: impl Fn((Protocol, SocketAddr)) -> bool) {
+        if let Err(error) = self.programs.leases.clear(slot, |protocol, at| keeps((protocol, at))) {
+            tracing::error!(device = self.name, slot, %error, "leases without a proof stay");
+        }
     }
 
     pub(crate) fn release(&mut self, slot: u16, protocol: Protocol, at: SocketAddr) {

@@ -8,8 +8,9 @@ mod role;
 
 use fs_daemon::shared;
 use lab::{Lab, NetNs, connect, exchange, ours};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn program() {
@@ -178,6 +179,33 @@ fn policies_refuse_leases() {
     let bound = |uid, port| lab.program(&lab.host, uid, &format!("bind {port}")).last();
     assert_eq!(bound(65_534, 7001), "a rule denies port 7001 to user 65534");
     assert_eq!((bound(65_534, 7010), bound(65_533, 7001)), ("bound".into(), "bound".into()));
+    drop(daemon);
+    lab.wait_for_pairs(0);
+    lab.down();
+}
+
+/// A kernel server has closed its listener, and goes on with a connection.
+#[test]
+fn port_with_connections_of_the_kernel_is_in_use() {
+    let Some(lab) = Lab::up("draining") else { return };
+    let daemon = lab.daemon();
+    let bound = || lab.program(&lab.host, 65_534, "bind 7001").last();
+    let (mut client, mut server) = lab.host.enter(|| {
+        let listener = std::net::TcpListener::bind("0.0.0.0:7001").unwrap();
+        let client = lab.peer.enter(|| connect(SocketAddr::new(ours(false), 7001)));
+        (client, listener.accept().unwrap().0)
+    });
+    assert_eq!(bound(), "the kernel has connections at port 7001");
+    client.write_all(b"goes on").unwrap();
+    server.read_exact(&mut [0; 7]).unwrap();
+    // In TIME-WAIT the port is free.
+    drop(server);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    drop(client);
+    let end = Instant::now() + Duration::from_secs(60);
+    while bound() != "bound" {
+        assert!(Instant::now() < end, "the port is in use");
+    }
     drop(daemon);
     lab.wait_for_pairs(0);
     lab.down();

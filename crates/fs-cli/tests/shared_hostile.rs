@@ -3,6 +3,7 @@
 
 #[path = "shared/lab.rs"]
 mod lab;
+#[allow(dead_code, reason = "shared with the test of proofs")]
 #[path = "shared/liar.rs"]
 mod liar;
 #[path = "shared/rings_unsafe.rs"]
@@ -16,6 +17,7 @@ use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_xdp::{Umem, UmemConfig};
 use lab::{DEVICE, Lab};
 use liar::{Liar, MEMORY, Offloads, RINGS, attach, call, datagram, greet, segment, with_partial_checksum};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SendFlags, SocketType};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -367,6 +369,12 @@ fn lies_to_the_daemon_are_refused() {
     refused(call(&other, &attach(), &[]).0, libc::EINVAL);
     let null: OwnedFd = std::fs::File::open("/dev/zero").unwrap().into();
     assert!(matches!(call(&other, &attach(), &[&null]).0, Answer::Failed { .. }));
+    // Memory that nobody has touched: its pages would be charged to the daemon.
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let sparse = rustix::fs::memfd_create("sparse", flags).unwrap();
+    rustix::fs::ftruncate(&sparse, u64::from(MEMORY.chunks * MEMORY.chunk_size)).unwrap();
+    rustix::fs::fcntl_add_seals(&sparse, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+    assert!(matches!(call(&other, &attach(), &[&sparse]).0, Answer::Failed { .. }));
     let sizes = |chunks, chunk_size| Request::Attach {
         name: DEVICE.into(),
         queues: 1,

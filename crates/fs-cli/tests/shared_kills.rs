@@ -6,7 +6,8 @@ mod lab;
 #[path = "shared/role.rs"]
 mod role;
 
-use lab::{Lab, Running};
+use lab::{Lab, Running, connect, exchange, ours};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,32 @@ fn killed_program_leaves_nothing() {
     assert!(held(daemon.pid()) > before, "a program costs the daemon no descriptor");
     lab.echoes(7001, 10_000);
     drop((served, daemon));
+    lab.down();
+}
+
+/// A daemon that stands still for longer than a program waits for an answer, and then goes on.
+#[test]
+#[ignore = "takes a minute: cargo xtask proof long"]
+fn daemon_that_is_late_costs_no_connection() {
+    let Some(lab) = Lab::up("late") else { return };
+    let daemon = lab.daemon();
+    let mut program = lab.program(&lab.host, 65_534, "churn 7001");
+    let mut kept = lab.peer.enter(|| connect(SocketAddr::new(ours(false), 7001)));
+    exchange(&mut kept, 10_000);
+    let signal = |name: &str| Command::new("kill").args([name, &daemon.pid().to_string()]).status().unwrap();
+    for seconds in [12, 25] {
+        signal("-STOP");
+        std::thread::sleep(Duration::from_secs(seconds));
+        signal("-CONT");
+        // The program comes back once per second.
+        std::thread::sleep(Duration::from_secs(5));
+        exchange(&mut kept, 10_000);
+        lab.echoes(7001, 10_000);
+        assert!(!program.has_ended());
+        assert_eq!(lab.pairs(), 1);
+    }
+    drop((program, daemon));
+    lab.wait_for_pairs(0);
     lab.down();
 }
 

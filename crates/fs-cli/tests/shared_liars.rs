@@ -89,7 +89,10 @@ fn descriptors(lab: &Lab) -> Vec<OwnedFd> {
     all
 }
 
-fn draw_message(random: &mut fastrand::Rng) -> Vec<u8> {
+/// Slots with their tokens, which the daemon has given to the liars.
+type Tokens = Vec<(u16, [u64; 2])>;
+
+fn draw_message(tokens: &Tokens, random: &mut fastrand::Rng) -> Vec<u8> {
     let addresses = ["10.91.0.1", "0.0.0.0", "127.0.0.1", "::", "fd91::1", "10.91.0.2", "224.0.0.1"];
     let ports = [0, 80, 7001, 7002, 7003, 7004, 7010, 65_535];
     let ip = addresses[random.usize(..7)].parse().unwrap();
@@ -108,7 +111,10 @@ fn draw_message(random: &mut fastrand::Rng) -> Vec<u8> {
         3..=5 => Request::Bind { protocol, at, v6_only: random.bool() },
         6..=9 => Request::Lease,
         10..=12 => Request::Release { protocol, at },
-        13 | 14 => Request::Resume { slot: random.u16(..4), token: [random.u64(..), random.u64(..2)] },
+        13 | 14 => match random.choice(tokens).filter(|_| random.u8(..4) > 0) {
+            Some((slot, token)) => Request::Resume { slot: *slot, token: *token },
+            None => Request::Resume { slot: random.u16(..4), token: [random.u64(..), random.u64(..2)] },
+        },
         _ => Request::Resumed,
     };
     let mut bytes = request.encode().to_vec();
@@ -122,7 +128,7 @@ fn draw_message(random: &mut fastrand::Rng) -> Vec<u8> {
     bytes
 }
 
-fn step(lab: &Lab, liars: &mut Vec<OwnedFd>, kinds: &[OwnedFd], random: &mut fastrand::Rng) {
+fn step(lab: &Lab, liars: &mut Vec<OwnedFd>, tokens: &mut Tokens, kinds: &[OwnedFd], random: &mut fastrand::Rng) {
     if liars.is_empty() || random.u8(..8) == 0 {
         liars.push(connect(lab));
         return;
@@ -133,7 +139,12 @@ fn step(lab: &Lab, liars: &mut Vec<OwnedFd>, kinds: &[OwnedFd], random: &mut fas
         1 => drop(rustix::net::shutdown(&liars[n], rustix::net::Shutdown::Write)),
         2..=4 => {
             // With the descriptors in them, which are closed.
-            while rustix::net::recv(&liars[n], &mut [0; LEN][..], RecvFlags::DONTWAIT).is_ok_and(|(n, _)| n > 0) {}
+            let mut bytes = [0; LEN];
+            while rustix::net::recv(&liars[n], &mut bytes[..], RecvFlags::DONTWAIT).is_ok_and(|(n, _)| n > 0) {
+                if let Some(Answer::Attached { slot, token, .. }) = Answer::decode(&bytes) {
+                    tokens.push((slot, token));
+                }
+            }
         }
         5 => {
             // A pair, and leases for it.
@@ -144,7 +155,7 @@ fn step(lab: &Lab, liars: &mut Vec<OwnedFd>, kinds: &[OwnedFd], random: &mut fas
         _ => {
             let count = [0, 1, 1, 1, 1, 2, random.usize(..150)][random.usize(..7)];
             let fds: Vec<_> = (0..count).map(|_| kinds[random.usize(1..kinds.len())].as_fd()).collect();
-            send(&liars[n], &draw_message(random), &fds);
+            send(&liars[n], &draw_message(tokens, random), &fds);
         }
     }
 }
@@ -168,9 +179,9 @@ fn program_of(lab: &Lab, daemon: u32, seed: u64) {
     let is_served = || matches!(call(&honest, &Request::Device(DEVICE.into()), &[]).0, Answer::Device(_));
     assert!(is_served());
     let (before, pairs) = (open_in(daemon), lab.pairs());
-    let (kinds, mut liars) = (descriptors(lab), Vec::new());
+    let (kinds, mut liars, mut tokens) = (descriptors(lab), Vec::new(), Vec::new());
     for number in 0..random.usize(40..120) {
-        step(lab, &mut liars, &kinds, &mut random);
+        step(lab, &mut liars, &mut tokens, &kinds, &mut random);
         if number % 8 == 0 {
             assert!(is_served());
         }

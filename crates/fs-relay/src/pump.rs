@@ -26,8 +26,10 @@ const STEPS: usize = 4;
 /// Relays until both directions have ended. Returns an error if one end was reset or lost. Both
 /// ends are then reset.
 pub(crate) async fn pump(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Vec<u8>>) -> io::Result<()> {
-    let result = both(wire, program, scratch).await;
+    let mut down = Down::default();
+    let result = both(wire, program, &mut down, scratch).await;
     if result.is_err() {
+        down.pass_rest(wire, program, scratch).await;
         // Dropping the connection with FIN would look like a normal end to the other side, so it is
         // reset. This fails for an end that is closed already.
         let _ = wire.set_zero_linger();
@@ -36,9 +38,14 @@ pub(crate) async fn pump(wire: &TcpStream, program: &mut KernelStream, scratch: 
     result
 }
 
-async fn both(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Vec<u8>>) -> io::Result<()> {
+async fn both(
+    wire: &TcpStream,
+    program: &mut KernelStream,
+    down: &mut Down,
+    scratch: &RefCell<Vec<u8>>,
+) -> io::Result<()> {
     let (mut from_program, mut to_program) = program.split();
-    let (mut up, mut down) = (Up::default(), Down::default());
+    let mut up = Up::default();
     // Until the first direction has ended, both ends are read, so a reset of either is noticed.
     let up_ended = poll_fn(|cx| {
         let turn = [up.run(wire, &mut to_program, cx)?, down.run(wire, &mut from_program, scratch, cx)?];
@@ -232,6 +239,28 @@ impl Down {
             }
         }
         Ok(Turn::Again)
+    }
+
+    /// Passes on what a program wrote before its connection was reset, as much as the client's window
+    /// takes. A program that closes with unread bytes resets its connection after its last words.
+    async fn pass_rest(&mut self, wire: &TcpStream, program: &KernelStream, scratch: &RefCell<Vec<u8>>) {
+        let mut passed = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut passed, true) {
+                return Poll::Ready(());
+            }
+            let left = std::mem::take(&mut self.rest);
+            let mut fits = left.left().is_empty() || wire.try_write(left.left()).is_ok_and(|n| n == left.left().len());
+            let mut scratch = scratch.borrow_mut();
+            // The error of a write may be known before the readiness to read, which tokio waits for.
+            while fits && let Ok(count @ 1..) = rustix::io::read(program, &mut scratch[..]) {
+                fits = wire.try_write(&scratch[..count]).is_ok_and(|sent| sent == count);
+            }
+            // The core sends the segments after this turn. A reset drops those that are not sent.
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 
     fn step(

@@ -80,6 +80,9 @@ def serve(s, peer):
         said = f"{[event for _, event in poll.poll(60_000)]}"
     elif case == b"q":  # closes with unread bytes: a reset
         s.recv(1)
+    elif case == b"l":  # its last words, then the same
+        time.sleep(0.3)
+        s.sendall(b"last words")
     elif case == b"w":  # waits
         s.recv(1)
     if case not in b"nw" or not case:
@@ -164,6 +167,9 @@ def client(address, port):
     s = connect(address, port)
     s.sendall(b"q" + b"z" * 1000)
     print("closed with unread bytes", seen(lambda: s.recv(1)))
+    s = connect(address, port)
+    seen(lambda: s.sendall(b"l" + pattern(8 * BULK)))
+    print("last words", seen(lambda: s.recv(10, socket.MSG_WAITALL)))
     time.sleep(0.5)
 
 

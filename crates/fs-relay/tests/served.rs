@@ -223,7 +223,7 @@ fn both_ends_see_what_they_see_on_the_kernel() {
             let mut server = lab.server("::", PORT, "");
             let client = lab.client(&["client", address, &PORT.to_string()]);
             assert!(client.starts_with("names right\n"), "{client}");
-            let mut of_server: Vec<String> = (0..8).map(|_| server.line()).collect();
+            let mut of_server: Vec<String> = (0..9).map(|_| server.line()).collect();
             // Every connection has its own thread, so the order is undefined.
             of_server.sort();
             seen.push((client, of_server));
@@ -231,9 +231,9 @@ fn both_ends_see_what_they_see_on_the_kernel() {
         if let Some(relay) = &mut relay {
             let counters = relay.end();
             // One connection each for names, echo, upload, download and the client's early end, and
-            // five resets.
-            has(&counters, "accepted", |count| count == 20);
-            has(&counters, "reset", |count| count == 10);
+            // six resets.
+            has(&counters, "accepted", |count| count == 22);
+            has(&counters, "reset", |count| count == 12);
             has(&counters, "open", |count| count == 0);
         }
     }

@@ -48,8 +48,10 @@ pub fn make_queues(
     config.check().map_err(invalid)?;
     // Only memory files have seals. Another file system could block the registration forever.
     let seals = fcntl_get_seals(memory).map_err(|error| invalid(error.into()))?;
-    let length = fstat(memory).map_err(|error| invalid(error.into()))?.st_size;
-    if !seals.contains(SealFlags::SHRINK) || length != config.bytes() as i64 {
+    let stat = fstat(memory).map_err(|error| invalid(error.into()))?;
+    // Registering it would fill holes, and charge them to this process.
+    let has_holes = stat.st_blocks * 512 < stat.st_size;
+    if !seals.contains(SealFlags::SHRINK) || stat.st_size != config.bytes() as i64 || has_holes {
         return Err(invalid(io::ErrorKind::InvalidInput.into()));
     }
     // Unmapped at the end: the registration keeps the pages.

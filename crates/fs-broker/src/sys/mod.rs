@@ -6,4 +6,4 @@ mod namespace;
 mod option;
 
 pub(crate) use namespace::enter_new_namespace;
-pub(crate) use option::{bound_device, namespace_cookie};
+pub(crate) use option::{bound_device, namespace_cookie, port_range};

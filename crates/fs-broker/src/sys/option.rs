@@ -1,4 +1,4 @@
-//! Socket options that say where a socket is.
+//! Socket options that say where a socket is bound.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,23 +6,29 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// `SO_NETNS_COOKIE` (Linux 5.14) and `SO_BINDTOIFINDEX` of `asm-generic/socket.h`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
 const SO_BINDTOIFINDEX: libc::c_int = 62;
+/// Of `linux/in.h` (Linux 6.3), for both families.
+const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
 
 /// Returns the cookie of a socket's network namespace.
 pub(crate) fn namespace_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    read(socket, SO_NETNS_COOKIE, 0_u64)
+    read(socket, (libc::SOL_SOCKET, SO_NETNS_COOKIE), 0_u64)
 }
 
 /// Returns the index of the device that a socket is bound to; 0: none.
 pub(crate) fn bound_device(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    read(socket, SO_BINDTOIFINDEX, 0_u32)
+    read(socket, (libc::SOL_SOCKET, SO_BINDTOIFINDEX), 0_u32)
 }
 
-fn read<T: Copy>(socket: BorrowedFd<'_>, option: libc::c_int, mut value: T) -> io::Result<T> {
+/// Returns the range to which a program has limited the kernel's choice of the socket's port; 0: none.
+pub(crate) fn port_range(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    read(socket, (libc::SOL_IP, IP_LOCAL_PORT_RANGE), 0_u32)
+}
+
+fn read<T: Copy>(socket: BorrowedFd<'_>, (level, option): (libc::c_int, libc::c_int), mut value: T) -> io::Result<T> {
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` is an integer with room for `length` bytes.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
-    };
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length) };
     if result < 0 || length as usize != size_of::<T>() { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 

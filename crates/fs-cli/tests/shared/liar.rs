@@ -39,6 +39,7 @@ pub(crate) struct Liar {
     pub(crate) rings: Rings,
     memory: std::fs::File,
     slot: u16,
+    token: [u64; 2],
     next: u64,
     segments: OwnedFd,
 }
@@ -60,10 +61,17 @@ impl Liar {
         let (_, file) = Umem::in_file(MEMORY).unwrap();
         let (_, _) = call(&control, &Request::Device(DEVICE.into()), &[]);
         let (answer, mut given) = call(&control, &attach(), &[&file]);
-        let Answer::Attached { slot, queues: 1, .. } = answer else { panic!("{answer:?}") };
+        let Answer::Attached { slot, token, queues: 1 } = answer else { panic!("{answer:?}") };
         let rings = Rings::map(given.pop().unwrap(), RINGS).unwrap();
         let segments = given.pop().filter(|_| given.len() == 4).expect("a packet socket (needs the kernel's BTF)");
-        Self { control, rings, memory: file.into(), slot, next: 0, segments }
+        Self { control, rings, memory: file.into(), slot, token, next: 0, segments }
+    }
+
+    /// Shows on another connection that the slot is this program's. That connection replaces the first.
+    pub(crate) fn resume(&mut self, lab: &Lab) {
+        let next = greet(lab);
+        assert_eq!(call(&next, &Request::Resume { slot: self.slot, token: self.token }, &[]).0, Answer::Done);
+        self.control = next;
     }
 
     /// Requests the lease that a socket proves.

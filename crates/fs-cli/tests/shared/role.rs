@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// | `serve PORT` | echoes what comes to a port |
 /// | `ask PORT` | sends to the peer's echo server and compares |
 /// | `bind PORT` | prints whether it may have a port |
+/// | `churn PORT` | echoes what comes to a port, and binds and closes another one all the time |
 ///
 /// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable).
 pub(crate) fn play() {
@@ -41,6 +42,15 @@ pub(crate) fn play() {
     let run = move |core: CoreCtx| async move {
         match &*what {
             "serve" => serve(port).await,
+            "churn" => {
+                fs_rt::spawn_local(async {
+                    loop {
+                        drop(UdpSocket::bind("0.0.0.0:0").await);
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                });
+                serve(port).await;
+            }
             "ask" => {
                 for v6 in [false, true] {
                     ask(SocketAddr::new(peers(v6), port)).await;

@@ -65,6 +65,17 @@ struct State {
     socket: Option<OwnedFd>,
     pair: Option<(u16, [u64; 2])>,
     held: LeaseProofs,
+    /// Connections on which an answer did not come in time. A late answer would be taken for that of
+    /// the next request, and a daemon that finds such a connection closed takes the program's pair away.
+    /// They are closed after the next connection has replaced them.
+    late: Vec<OwnedFd>,
+}
+
+impl State {
+    /// Uses the connection for no further request.
+    fn give_up(&mut self, error: &io::Error) {
+        self.late.extend(self.socket.take().filter(|_| !is_ended(error)));
+    }
 }
 
 /// Descriptors that the daemon has handed over.
@@ -157,7 +168,7 @@ impl SharedDevice {
             tracing::info!(device = name, "the daemon shares a device of this name, but this namespace has its own");
             return None;
         }
-        let state = State { socket: Some(socket), pair: None, held: LeaseProofs::default() };
+        let state = State { socket: Some(socket), pair: None, held: LeaseProofs::default(), late: Vec::new() };
         let (name, control) = (name.to_owned(), control.to_owned());
         Some(SharedDevice { name, device, is_foreign, control, state: Mutex::new(state) })
     }
@@ -215,7 +226,7 @@ impl SharedDevice {
                 Ok(answer) => return granted(answer),
                 Err(error) => error,
             };
-            state.socket = None;
+            state.give_up(&failed);
             if !is_ended(&failed) || Instant::now() >= deadline {
                 return Err(failed);
             }
@@ -223,25 +234,47 @@ impl SharedDevice {
         }
     }
 
-    /// Connects to the next daemon if the last one has ended: shows that the slot is this program's,
-    /// and asks for its leases again.
+    /// Connects to the next daemon if the last one has ended, or has answered too late.
     fn resume<'a>(&self, state: &'a mut State) -> io::Result<BorrowedFd<'a>> {
         if state.socket.as_ref().is_none_or(|socket| wire::is_closed(socket.as_fd())) {
             state.socket = None;
-            let socket = connect(&self.control)?;
-            let (slot, token) = state.pair.ok_or(io::ErrorKind::NotConnected)?;
-            let ask = |request: &Request, descriptors: &[BorrowedFd<'_>]| {
-                granted(exchange(socket.as_fd(), request, descriptors)?)
-            };
-            ask(&Request::Resume { slot, token }, &[])?;
-            for batch in state.held.sockets().chunks(MAX_DESCRIPTORS) {
-                ask(&Request::Lease, batch)?;
+            state.late.retain(|late| !wire::is_closed(late.as_fd()));
+            if state.late.last().is_some_and(|late| !wire::is_readable(late.as_fd())) {
+                // The daemon is alive, and still busy with the last request.
+                return Err(io::ErrorKind::TimedOut.into());
             }
-            ask(&Request::Resumed, &[])?;
-            tracing::info!(device = self.name, "another daemon shares the device now");
+            let socket = connect(&self.control)?;
+            let is_resumed = self.prove(state, &socket);
             state.socket = Some(socket);
+            if let Err(error) = is_resumed {
+                state.give_up(&error);
+                return Err(error);
+            }
+            state.late.clear();
+            tracing::info!(device = self.name, "the daemon knows this program again");
         }
         state.socket.as_ref().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Shows that the slot is this program's, and asks for its leases again.
+    fn prove(&self, state: &State, socket: &OwnedFd) -> io::Result<()> {
+        let (slot, token) = state.pair.ok_or(io::ErrorKind::NotConnected)?;
+        let ask = |request: &Request, descriptors: &[BorrowedFd<'_>]| {
+            exchange(socket.as_fd(), request, descriptors).map(granted)
+        };
+        ask(&Request::Resume { slot, token }, &[])??;
+        for batch in state.held.sockets().chunks(MAX_DESCRIPTORS) {
+            if ask(&Request::Lease, batch)?.is_ok() {
+                continue;
+            }
+            // One of them is refused. An error here would close the connection, and with it all leases.
+            for one in batch.chunks(1) {
+                if let Err(error) = ask(&Request::Lease, one)? {
+                    tracing::error!(device = self.name, %error, "the daemon takes the lease of a port back");
+                }
+            }
+        }
+        ask(&Request::Resumed, &[])?.map(drop)
     }
 }
 

@@ -113,8 +113,7 @@ impl PortSink for Arc<SharedDevice> {
             .resume(&mut state)
             .and_then(|socket| super::exchange(socket, &Request::Release { protocol, at }, &[]).map(drop))
         {
-            // A late answer would be taken for that of the next request.
-            state.socket = None;
+            state.give_up(&error);
             tracing::debug!(%at, %error, "no daemon to return a lease to");
         }
     }
@@ -143,16 +142,30 @@ pub(crate) fn ephemeral(devices: &[Arc<SharedDevice>], first: u16, count: usize)
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Device, LeaseProofs};
+    use super::super::{Device, LeaseProofs, wire};
     use super::*;
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, socketpair};
     use std::sync::Mutex;
     use std::time::Duration;
 
-    /// A late answer to a request that was given up does not answer the next one.
+    /// Receives the daemon's next request, if it is this one, and answers it.
+    fn serve(socket: &OwnedFd, request: &Request) {
+        let (record, _) = wire::receive(socket.as_fd(), |fd| fd).unwrap().unwrap();
+        assert_eq!(Request::decode(&record).as_ref(), Some(request));
+        wire::send(socket.as_fd(), &Answer::Done.encode(), &[]).unwrap();
+    }
+
+    /// A late answer to a request that was given up does not answer the next one. The connection stays
+    /// open until the next one has replaced it: the daemon would take its end for the program's.
     #[test]
-    fn connection_ends_with_a_request_without_an_answer() {
+    fn connection_with_a_late_answer_is_replaced() {
+        let directory = std::env::temp_dir().join(format!("fs-late-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let control = directory.join("control.sock");
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&control).unwrap()).unwrap();
+        rustix::net::listen(&listener, 4).unwrap();
         let (ours, daemon) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         set_socket_timeout(&ours, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
@@ -160,15 +173,34 @@ mod tests {
         let at = proof.local_addr().unwrap();
         let mut held = LeaseProofs::default();
         held.ends.insert((Protocol::Udp, at), (1, proof.into()));
+        let (slot, token) = (7, [8, 9]);
         let shared = Arc::new(SharedDevice {
             name: "none".into(),
             device: Device { namespace: (0, 0), index: 1, mtu: 1500, mac: [2; 6], queues: 1 },
             is_foreign: false,
-            control: "/nonexistent".into(),
-            state: Mutex::new(State { socket: Some(ours), pair: None, held }),
+            control,
+            state: Mutex::new(State { socket: Some(ours), pair: Some((slot, token)), held, late: Vec::new() }),
         });
+        // The daemon is stopped.
         PortSink::remove(&shared, Protocol::Udp, at);
         assert!(shared.lock().socket.is_none());
-        drop(daemon);
+        PortSink::tend(&shared);
+        assert!(!wire::is_closed(daemon.as_fd()), "the daemon takes the program's pair away");
+        assert!(!wire::is_readable(listener.as_fd()), "a connection in each second");
+        // It goes on.
+        serve(&daemon, &Request::Release { protocol: Protocol::Udp, at });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let next = rustix::net::accept(&listener).unwrap();
+                rustix::net::recv(&next, &mut [0; 32], rustix::net::RecvFlags::empty()).unwrap();
+                serve(&next, &Request::Resume { slot, token });
+                assert!(!wire::is_closed(daemon.as_fd()));
+                serve(&next, &Request::Resumed);
+            });
+            PortSink::tend(&shared);
+        });
+        assert!(shared.lock().socket.is_some());
+        assert!(wire::is_closed(daemon.as_fd()));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! Sends and receives records with descriptors.
 
 use super::message::{LEN, MAX_DESCRIPTORS};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -67,10 +68,18 @@ pub fn receive<F>(socket: BorrowedFd<'_>, own: impl FnMut(OwnedFd) -> F) -> io::
 
 /// Returns true if the other side has closed.
 pub(super) fn is_closed(socket: BorrowedFd<'_>) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    is_any(socket, PollFlags::HUP | PollFlags::ERR)
+}
+
+/// Returns true if a record has arrived.
+pub(super) fn is_readable(socket: BorrowedFd<'_>) -> bool {
+    is_any(socket, PollFlags::IN)
+}
+
+fn is_any(socket: BorrowedFd<'_>, events: PollFlags) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, events)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().intersects(events)
 }
 
 /// Borrows each.

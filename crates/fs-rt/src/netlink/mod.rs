@@ -9,3 +9,4 @@ pub use route::{Flow, KernelRoute};
 pub use socket::{GROUPS, Netlink, Notices};
 pub(crate) use socket::{Known, NEIGHBOURS};
 pub(crate) use sockets::has_connection;
+pub use sockets::{Connection, each_connection};

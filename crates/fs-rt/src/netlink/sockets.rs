@@ -1,9 +1,10 @@
 //! TCP connections that the kernel has at a port (sock_diag(7)).
 
+use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use netlink_sys::{Socket, SocketAddr};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 
 /// `SOCK_DIAG_BY_FAMILY` of `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -13,6 +14,15 @@ const CONNECTIONS: u32 = 0x1ffe & !(1 << 7) & !(1 << 10);
 const HEADER: usize = 16;
 /// `struct inet_diag_req_v2`.
 const REQUEST: usize = 56;
+/// An attribute with a program that the kernel runs for each socket: INET_DIAG_REQ_BYTECODE, with four
+/// operations (`struct inet_diag_bc_op`).
+const FILTER: usize = 4 + 4 * 4;
+/// `INET_DIAG_BC_S_GE` and `INET_DIAG_BC_S_LE` of `linux/inet_diag.h`: compare the local port.
+const S_GE: u8 = 2;
+const S_LE: u8 = 3;
+/// States of a connection.
+const FIN_WAIT2: u8 = 5;
+const TIME_WAIT: u8 = 6;
 
 /// Returns true if the kernel has a connection at a local port, in any state, to a peer for which
 /// `is_such` is true.
@@ -20,13 +30,21 @@ const REQUEST: usize = 56;
 /// # Errors
 /// If the kernel has no sock_diag for TCP.
 pub(crate) fn has_connection(port: u16, is_such: impl Fn(IpAddr) -> bool) -> io::Result<bool> {
+    let mut found = false;
+    each_connection(&(port..=port), |connection| found |= is_such(connection.peer))?;
+    Ok(found)
+}
+
+/// Calls `tell` with each of the kernel's connections at these local ports.
+///
+/// # Errors
+/// If the kernel has no sock_diag for TCP.
+pub fn each_connection(ports: &RangeInclusive<u16>, mut tell: impl FnMut(Connection)) -> io::Result<()> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    let mut found = false;
+    socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
     for family in [libc::AF_INET, libc::AF_INET6] {
-        socket.send(&request(family as u8, port), 0)?;
-        let is_counted = |peer: Peer| peer.local_port == port && is_such(peer.address);
+        socket.send(&request(family as u8, ports), 0)?;
         let mut is_over = false;
         while !is_over {
             let (datagram, _) = socket.recv_from_full()?;
@@ -34,7 +52,10 @@ pub(crate) fn has_connection(port: u16, is_such: impl Fn(IpAddr) -> bool) -> io:
             while !rest.is_empty() {
                 let (kind, body) = next_message(&mut rest).ok_or(io::ErrorKind::InvalidData)?;
                 match kind {
-                    SOCK_DIAG_BY_FAMILY => found |= Peer::of(body).is_some_and(is_counted),
+                    SOCK_DIAG_BY_FAMILY => {
+                        let connection = Connection::of(body).filter(|one| ports.contains(&one.local.port()));
+                        connection.into_iter().for_each(&mut tell);
+                    }
                     kind if i32::from(kind) == libc::NLMSG_DONE => is_over = true,
                     kind if i32::from(kind) == libc::NLMSG_ERROR => {
                         let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
@@ -45,7 +66,7 @@ pub(crate) fn has_connection(port: u16, is_such: impl Fn(IpAddr) -> bool) -> io:
             }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Takes the next message of a datagram. Returns its type and what follows its header.
@@ -58,35 +79,55 @@ fn next_message<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     Some((kind, message.get(HEADER..)?))
 }
 
-/// A dump of the connections with this local port.
-fn request(family: u8, port: u16) -> [u8; HEADER + REQUEST] {
-    let mut bytes = [0; HEADER + REQUEST];
-    bytes[..4].copy_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
+/// A dump of the connections with these local ports.
+fn request(family: u8, ports: &RangeInclusive<u16>) -> [u8; HEADER + REQUEST + FILTER] {
+    let mut bytes = [0; HEADER + REQUEST + FILTER];
+    bytes[..4].copy_from_slice(&((HEADER + REQUEST + FILTER) as u32).to_ne_bytes());
     bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
     bytes[16..18].copy_from_slice(&[family, libc::IPPROTO_TCP as u8]);
     bytes[20..24].copy_from_slice(&CONNECTIONS.to_ne_bytes());
-    bytes[24..26].copy_from_slice(&port.to_be_bytes());
+    let filter = &mut bytes[HEADER + REQUEST..];
+    filter[..4].copy_from_slice(&[FILTER as u16, 1].map(u16::to_ne_bytes).concat());
+    // Code, offset of the next operation if it is true, and if not: behind the end. The port is in the
+    // following operation.
+    for (at, code, no, port) in [(4, S_GE, 20_u16, ports.start()), (12, S_LE, 12, ports.end())] {
+        filter[at..at + 2].copy_from_slice(&[code, 8]);
+        filter[at + 2..at + 4].copy_from_slice(&no.to_ne_bytes());
+        filter[at + 6..at + 8].copy_from_slice(&port.to_ne_bytes());
+    }
     bytes
 }
 
-/// The peer of a connection.
-struct Peer {
-    local_port: u16,
-    address: IpAddr,
+/// A TCP connection of the kernel, in any state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The local end.
+    pub local: SocketAddr,
+    /// The peer's address.
+    pub peer: IpAddr,
+    /// A process has its socket. Otherwise it was not accepted yet, or it was closed.
+    pub is_held: bool,
+    /// Only late packets are expected: TIME-WAIT, or FIN-WAIT-2 without a process.
+    pub is_over: bool,
 }
 
-impl Peer {
+impl Connection {
     /// Parses a `struct inet_diag_msg`.
     fn of(body: &[u8]) -> Option<Self> {
-        let local_port = u16::from_be_bytes(*body.get(4..)?.first_chunk()?);
-        let address: [u8; 16] = *body.get(24..)?.first_chunk()?;
-        let address = if i32::from(*body.first()?) == libc::AF_INET {
-            Ipv4Addr::from(*address.first_chunk()?).into()
-        } else {
-            Ipv6Addr::from(address).to_canonical()
+        let [family, state] = *body.first_chunk()?;
+        let ip = |at: usize| -> Option<IpAddr> {
+            let address: [u8; 16] = *body.get(at..)?.first_chunk()?;
+            if i32::from(family) == libc::AF_INET {
+                return Some(Ipv4Addr::from(*address.first_chunk()?).into());
+            }
+            Some(Ipv6Addr::from(address).to_canonical())
         };
-        Some(Self { local_port, address })
+        let local = SocketAddr::new(ip(8)?, u16::from_be_bytes(*body.get(4..)?.first_chunk()?));
+        // `idiag_inode`.
+        let is_held = *body.get(68..)?.first_chunk()? != [0_u8; 4];
+        let is_over = state == TIME_WAIT || (state == FIN_WAIT2 && !is_held);
+        Some(Self { local, peer: ip(24)?, is_held, is_over })
     }
 }
 
@@ -112,8 +153,13 @@ mod tests {
             assert!(has_connection(port, local).unwrap(), "{at}: it waits to be accepted");
             let (server, _) = listener.accept().unwrap();
             assert!(!has_connection(port, |peer| !local(peer)).unwrap(), "{at}: no other peer");
+            let mut all = Vec::new();
+            each_connection(&(port - 1..=port + 1), |one| all.push(one)).unwrap();
+            let (local, peer) = ((Ipv4Addr::LOCALHOST, port).into(), Ipv4Addr::LOCALHOST.into());
+            let one = Connection { local, peer, is_held: true, is_over: false };
+            assert_eq!(all.iter().filter(|one| one.local == local).collect::<Vec<_>>(), [&one], "{at}");
             drop((server, client));
-            assert!(has_connection(port, local).unwrap(), "{at}: TIME-WAIT");
+            assert!(has_connection(port, |peer| peer.is_loopback()).unwrap(), "{at}: TIME-WAIT");
         }
     }
 }

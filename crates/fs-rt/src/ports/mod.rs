@@ -282,7 +282,9 @@ impl Ports {
             (at, None)
         };
         let held = self.in_kernel && reservation.is_none();
-        let share = if held { Share::Former } else { Share::Ours };
+        // Connections of a closed listener go on in the kernel.
+        let is_former = held || reservation.as_ref().is_some_and(|reservation| reservation.is_shared);
+        let share = if is_former { Share::Former } else { Share::Ours };
         let place = LeasedAddress { at, ..place };
         if let Some(known) = used.get_mut(&place) {
             // Its reservation was given up, while its connections, or their last packets, are still

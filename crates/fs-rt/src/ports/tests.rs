@@ -129,6 +129,23 @@ fn port_in_time_wait_is_free_and_exclusive() {
     assert_eq!(std::net::TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 }
 
+/// A kernel server has closed its listener, and goes on with a connection.
+#[test]
+fn connection_of_a_closed_kernel_listener_stays_the_kernels() {
+    let last = Arc::new(Mutex::new(Share::Leaving));
+    let ours =
+        Ports::new(true, vec![Some(Box::new(Sharing(last.clone())))], Ephemeral::default(), Duration::from_secs(60));
+    let theirs = std::net::TcpListener::bind(any_port()).unwrap();
+    let at = theirs.local_addr().unwrap();
+    let _client = std::net::TcpStream::connect(at).unwrap();
+    let _accepted = theirs.accept().unwrap();
+    drop(theirs);
+    ours.acquire(Protocol::Tcp, at, false).unwrap();
+    assert_eq!((*last.lock().unwrap(), ours.shared_with_kernel()), (Share::Former, vec![at.port()]));
+    ours.end_sharing(at.port());
+    assert_eq!(*last.lock().unwrap(), Share::Ours);
+}
+
 #[test]
 fn port_of_standalone_addressing_is_free_after_its_cool_down() {
     let entered = Arc::new(AtomicI32::new(0));

@@ -12,28 +12,31 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 #[derive(Debug)]
 pub(crate) struct Reservation {
     fd: OwnedFd,
+    /// The kernel had sockets of connections at the port, in TIME-WAIT or of a closed listener.
+    pub(crate) is_shared: bool,
 }
 
 impl Reservation {
     /// Reserves `at`. Port 0 lets the kernel choose. `v6_only` as for the socket that it
     /// represents.
     ///
-    /// Servers can use a port that only connections in TIME-WAIT use (the purpose of SO_REUSEADDR
-    /// on Linux), but not a port with a live socket. A bind with SO_REUSEADDR alone cannot
-    /// distinguish the two while no socket listens. So the second attempt listens for a moment,
-    /// which fails next to another reservation. At the end SO_REUSEADDR is off, so that later binds
-    /// or listens of other processes fail.
+    /// Servers can use a port that only accepted connections use (the purpose of SO_REUSEADDR on
+    /// Linux): those in TIME-WAIT, and those whose listener is closed. They cannot use a port with
+    /// another socket. A bind with SO_REUSEADDR alone cannot distinguish the two while no socket
+    /// listens. So the second attempt listens for a moment, which fails next to another reservation.
+    /// At the end SO_REUSEADDR is off, so that later binds or listens of other processes fail.
     pub(crate) fn new(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Self> {
-        if protocol == Protocol::Tcp && at.port() == 0 {
-            return Self::of_any_port(at, v6_only);
+        if at.port() == 0 {
+            return Self::of_any_port(protocol, at, v6_only);
         }
         let exclusive = Self::socket(protocol, at, v6_only)?;
         match exclusive.bind(at) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp && at.port() != 0 => {}
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp => {}
             Err(error) => return Err(error),
             Ok(()) => return Ok(exclusive),
         }
-        let shared = Self::socket(protocol, at, v6_only)?;
+        let mut shared = Self::socket(protocol, at, v6_only)?;
+        shared.is_shared = true;
         shared.set_option(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         shared.bind(at)?;
         shared.listen_for_a_moment()?;
@@ -41,16 +44,16 @@ impl Reservation {
     }
 
     /// Reserves a port that the kernel chooses, and binds it explicitly: only then does a socket
-    /// keep its port when it stops listening (SOCK_BINDPORT_LOCK).
-    fn of_any_port(mut at: SocketAddr, v6_only: bool) -> io::Result<Self> {
+    /// keep its port when it stops listening or is disconnected (SOCK_BINDPORT_LOCK).
+    fn of_any_port(protocol: Protocol, mut at: SocketAddr, v6_only: bool) -> io::Result<Self> {
         let mut tries = 0;
         loop {
-            let any = Self::socket(Protocol::Tcp, at, v6_only)?;
+            let any = Self::socket(protocol, at, v6_only)?;
             at.set_port(0);
             any.bind(at)?;
             at.set_port(any.port()?);
             drop(any);
-            let ours = Self::socket(Protocol::Tcp, at, v6_only)?;
+            let ours = Self::socket(protocol, at, v6_only)?;
             match ours.bind(at) {
                 // Another process got the port in between.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 100 => tries += 1,
@@ -61,7 +64,7 @@ impl Reservation {
 
     /// Reserves with a non-blocking socket that is bound already.
     pub(crate) fn by(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self { fd, is_shared: false }
     }
 
     fn socket(protocol: Protocol, at: SocketAddr, v6_only: bool) -> io::Result<Self> {
@@ -76,7 +79,7 @@ impl Reservation {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: `fd` is new and has no other owner.
-        let this = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
+        let this = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, is_shared: false };
         if at.is_ipv6() {
             this.set_option(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, v6_only as i32)?;
         }
@@ -172,4 +175,22 @@ impl AsFd for Reservation {
 
 fn check(answer: i32) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_port_stays_reserved_when_its_socket_is_disconnected() {
+        for at in ["127.0.0.1:0", "[::]:0"] {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                // A kernel or namespace without IPv6.
+                let Ok(reserved) = Reservation::new(protocol, at.parse().unwrap(), false) else { continue };
+                let port = reserved.port().unwrap();
+                rustix::net::connect_unspec(&reserved).unwrap();
+                assert_eq!(reserved.port().unwrap(), port, "{protocol:?} {at}");
+            }
+        }
+    }
 }
