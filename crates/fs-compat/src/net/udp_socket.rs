@@ -9,7 +9,6 @@ use super::udp_task::{Outgoing, Part, PartOfHandle, Received, SharedSocket, Task
 use crate::local::attempts::each_addr;
 use bytes::BufMut;
 use fs_rt::Handle;
-use peer::{Connected, first_of};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +16,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use tokio::io::{Interest, ReadBuf, Ready};
-use tokio::net::ToSocketAddrs;
+use tokio::net::{ToSocketAddrs, lookup_host};
+
+/// A peer that was set.
+#[derive(Clone, Copy)]
+struct Connected {
+    peer: SocketAddr,
+    local: SocketAddr,
+}
 
 /// A UDP socket for any thread, on all cores of a runtime; see `tokio::net::UdpSocket`. In a runtime
 /// without a device it is on one of them, as the kernel has one queue for it.
@@ -455,4 +461,9 @@ impl UdpSocket {
         let mut take = take;
         self.shared.readers.poll(cx, || self.pop(&mut take))
     }
+}
+
+async fn first_of(addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to");
+    lookup_host(addr).await?.next().ok_or_else(none)
 }

@@ -3,20 +3,13 @@
 use super::super::cores;
 use super::super::shared::lock;
 use super::super::udp_task::interface;
-use super::UdpSocket;
+use super::{Connected, UdpSocket};
 use crate::local::attempts::each_addr;
 use crate::local::udp_kernel::source_in_kernel;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::Ordering;
-use tokio::net::{ToSocketAddrs, lookup_host};
-
-/// A peer that was set.
-#[derive(Clone, Copy)]
-pub(super) struct Connected {
-    peer: SocketAddr,
-    local: SocketAddr,
-}
+use tokio::net::ToSocketAddrs;
 
 impl UdpSocket {
     fn connected(&self) -> Option<Connected> {
@@ -82,9 +75,4 @@ impl UdpSocket {
         })
         .await?
     }
-}
-
-pub(super) async fn first_of(addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to");
-    lookup_host(addr).await?.next().ok_or_else(none)
 }
