@@ -151,6 +151,15 @@ fn kind(error: &anyhow::Error) -> Option<usize> {
     KINDS.iter().position(|kind| text.contains(kind))
 }
 
+/// Runs a round on kernel sockets and returns its failure.
+fn on_kernel(round: u64, told: &Told) -> Result<Option<anyhow::Error>> {
+    // Let earlier programs in the lab finish.
+    std::thread::sleep(Duration::from_millis(100));
+    let lab = Lab::up(&["--queues", "4"])?.context("a lab")?;
+    let mut world = World::begin(&lab, Stack::Kernel, round)?;
+    Ok(world.round(round, told).err())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,13 +175,4 @@ mod tests {
         assert_eq!(kind(&late), kind(&anyhow!("these do not go on within 60s: 10.77.2.2:7410 (0 then 0)")));
         assert!(kind(&lost) != kind(&reset) && kind(&reset) != kind(&late) && kind(&lost) != kind(&late));
     }
-}
-
-/// Runs a round on kernel sockets and returns its failure.
-fn on_kernel(round: u64, told: &Told) -> Result<Option<anyhow::Error>> {
-    // Let earlier programs in the lab finish.
-    std::thread::sleep(Duration::from_millis(100));
-    let lab = Lab::up(&["--queues", "4"])?.context("a lab")?;
-    let mut world = World::begin(&lab, Stack::Kernel, round)?;
-    Ok(world.round(round, told).err())
 }
