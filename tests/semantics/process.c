@@ -472,9 +472,9 @@ static void exec_plain_closes(bool by_spawn) {
     MUST(fcntl(a, F_SETFD, FD_CLOEXEC));
     MUST(fcntl(b, F_SETFD, FD_CLOEXEC));
     MUST(fcntl(c, F_SETFD, FD_CLOEXEC));
-    char *arguments[] = {"sleep", "3", NULL};
+    /* If the end of the stream came at the program's exit only, the case would end by the limit of its time. */
+    char *arguments[] = {"sleep", "1000", NULL};
     pid_t child;
-    int64_t begun = now_ms();
     if (by_spawn) {
         CALL(posix_spawnp(&child, "sleep", NULL, NULL, arguments, plain_environment()));
     } else if (!(child = fork())) {
@@ -485,10 +485,8 @@ static void exec_plain_closes(bool by_spawn) {
     close(d);
     CALL(recv(a, text, 1, 0));
     CALL(recv(c, text, 1, MSG_DONTWAIT));
-    /* The peer got the end of the stream at the exec, not at the program's exit. */
-    if (now_ms() - begun >= 2700) late();
+    MUST(kill(child, SIGKILL));
     CALL(recv(c, text, 1, 0));
-    say("at its end %d", now_ms() - begun > 2700);
     reap(child);
 }
 static void exec_plain(void) { exec_plain_closes(false); }

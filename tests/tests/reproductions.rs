@@ -1,5 +1,5 @@
-//! Small programs that once failed under a preloaded library (`tests/repro`): each now prints the same as on
-//! the kernel.
+//! Small programs that once failed under a preloaded library (`tests/repro`): each finds everything right, as on
+//! the kernel, and says so in its last line.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{made, workspace};
@@ -11,51 +11,74 @@ use std::process::Command;
 /// Seconds for one program. The slowest takes about eight on a quiet machine.
 const LIMIT_S: &str = "120";
 
-/// A program that is right if its output has one of `want` and none of `never`. A pattern with `^`
-/// matches at the start of a line.
-struct Case<'a> {
-    command: &'a [&'a str],
-    want: &'a [&'a str],
-    never: &'a [&'a str],
-}
+/// The start of the last line of a program that found everything right.
+const RIGHT: &str = "RIGHT";
 
-const fn case<'a>(command: &'a [&'a str], want: &'a [&'a str], never: &'a [&'a str]) -> Case<'a> {
-    Case { command, want, never }
-}
+/// Programs whose connections get a ring in every run. In the others a connection may end before both ends have
+/// asked for one.
+const WITH_RING: &[&str] = &[
+    "accept_lost_wakeup.py",
+    "capacity2.py",
+    "/clone",
+    "deaf_listener.py",
+    "del_listener_kills_upstream_wakeups.py",
+    "echo_deadlock.py",
+    "epoll_order.py",
+    "exec_cloexec.py",
+    "exit_after_send.py",
+    "fork_nofile.py",
+    "killed_dup.py",
+    "leak.py",
+    "listeners.py",
+    "namelen.py",
+    "selfwrite.py",
+    "share_eagain.py",
+    "sndbuf.py",
+    "spawn_cloexec.py",
+];
+
+/// A program of `tests/repro` with its arguments.
+type Case<'a> = &'a [&'a str];
 
 /// Returns a program's output, and how it ended.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.current_dir(workspace().join("tests/repro")).output().context("timeout(1)")?;
-    let text = [output.stdout, output.stderr].concat();
+    // Its own verdict is the last line of its standard output.
+    let text = [output.stderr, output.stdout].concat();
     Ok(format!("{}exit {}\n", String::from_utf8_lossy(&text), output.status.code().unwrap_or(-1)))
 }
 
-/// Runs the cases under the library. A failure counts only if the program works on the kernel.
+/// Returns true if a program ended with status 0, and its last line is [`RIGHT`].
+fn is_right(output: &str) -> bool {
+    let mut last = output.lines().rev();
+    last.next() == Some("exit 0") && last.next().is_some_and(|verdict| verdict.starts_with(RIGHT))
+}
+
+/// Runs the cases under the library. A failure counts as well if the program fails on the kernel: it or its
+/// interpreter is at fault, and shows nothing.
 fn all(cases: &[Case]) -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };
     lab.check(|lab| {
         let mut daemon = Daemon::start(lab, Ns::Host)?.eager();
         let mut wrong = Vec::new();
         for case in cases {
-            let name = case.command.join(" ");
-            let has = |text: &str, pattern: &&str| match pattern.strip_prefix('^') {
-                Some(start) => text.lines().any(|line| line.starts_with(start)),
-                None => text.contains(*pattern),
-            };
-            let is_right =
-                |text: &str| case.want.iter().any(|p| has(text, p)) && !case.never.iter().any(|p| has(text, p));
-            let ours = output(daemon.command(lab, "timeout").arg(LIMIT_S).args(case.command))?;
-            if is_right(&ours) {
-                println!("{name}: right");
+            let name = case.join(" ");
+            let before = daemon.promoted(lab)?;
+            let ours = output(daemon.command(lab, "timeout").arg(LIMIT_S).args(*case))?;
+            let promoted = daemon.promoted(lab)? - before;
+            if is_right(&ours) && promoted == 0 && WITH_RING.iter().any(|program| name.contains(program)) {
+                println!("{name}: no connection got a ring:\n{ours}");
+                wrong.push(name);
                 continue;
             }
-            let kernel = output(lab.command(Ns::Host, "timeout").arg(LIMIT_S).args(case.command))?;
+            if is_right(&ours) {
+                println!("{name}: right, {promoted} connections got a ring");
+                continue;
+            }
+            let kernel = output(lab.command(Ns::Host, "timeout").arg(LIMIT_S).args(*case))?;
             println!("{name}: kernel:\n{kernel}\n{name}: under the library:\n{ours}");
-            // Wrong on the kernel too: the program or its interpreter is at fault, and shows nothing.
             wrong.push(if is_right(&kernel) { name } else { format!("{name} (on the kernel too)") });
         }
-        let [promoted, sends] = ["promoted", "ring_sends"].map(|name| daemon.reported(name));
-        println!("{promoted} sockets got a ring, {sends} sends by it");
         ensure!(wrong.is_empty(), "wrong under the library: {}", wrong.join("; "));
         daemon.stop()
     })
@@ -136,30 +159,48 @@ fn program_with_address_sanitizer_runs() -> Result<()> {
     })
 }
 
+/// Outputs of programs that found a bug, as they were when patterns in the whole output decided.
+#[test]
+fn rejects_bad_outputs() {
+    let bad = [
+        "round 3 A STALL: answered 2 of 4 in 3 s\nA 0.0 stalls 1 in 60 rounds\nWRONG\nexit 0\n",
+        "before 8 138\nafter 20000 20058 40138\nWRONG\nexit 0\n",
+        "poll spare 0  [] b'x' 30.001\nWRONG\nexit 0\n",
+        "after closing 8: [] 30.0 s\naccept: ok\nclient got b''\nWRONG\nexit 0\n",
+        "exit 8\nWRONG\nexit 0\n",
+        "parent accepted 20\nclients that saw EOF/RST: 3 (order parent: expect 20 EOF, order child: 0)\nWRONG\nexit 0\n",
+        "2 of 2 workers sleep in the kernel's accept (0 is right)\nexit 0\n",
+        "RIGHT\nexit 124\n",
+        "RIGHT\nexit -1\n",
+        "RIGHT\nchild accept: timed out\nexit 0\n",
+        "exit 0\n",
+        "",
+    ];
+    for output in bad {
+        assert!(!is_right(output), "{output}");
+    }
+    assert!(is_right("4000000 ok\nRIGHT\nexit 0\n") && is_right("RIGHT: it slept on\nexit 0\n"));
+}
+
 #[test]
 fn listeners_stay_awake() -> Result<()> {
-    const DEAF: &[&str] = &["NO ANSWER"];
     all(&[
-        case(&["python3", "del_listener_kills_upstream_wakeups.py", "blocking"], &["exit 0"], DEAF),
-        case(&["python3", "del_listener_kills_upstream_wakeups.py", "epoll"], &["exit 0"], DEAF),
-        case(&["python3", "deaf_listener.py", "del"], &["connection 2 answered"], DEAF),
-        case(&["python3", "deaf_listener.py", "close"], &["connection 2 answered"], DEAF),
-        case(&["bash", "haproxy_maxconn.sh"], &["after: 200 200 200"], &[]),
-        case(
-            &["python3", "accept_lost_wakeup.py", "9100", "6", "4", "60", "A", "0"],
-            &["exit 0"],
-            &["lost", "Traceback"],
-        ),
+        &["python3", "del_listener_kills_upstream_wakeups.py", "blocking"],
+        &["python3", "del_listener_kills_upstream_wakeups.py", "epoll"],
+        &["python3", "deaf_listener.py", "del"],
+        &["python3", "deaf_listener.py", "close"],
+        &["bash", "haproxy_maxconn.sh"],
+        &["python3", "accept_lost_wakeup.py", "9100", "6", "4", "60", "A", "0"],
     ])
 }
 
 #[test]
 fn idle_readers_and_buffers() -> Result<()> {
     all(&[
-        case(&["python3", "echo_deadlock.py"], &["4000000 ok"], &["DEADLOCK"]),
-        case(&["python3", "capacity2.py"], &["requests of 100 B: 5000 ok"], &[]),
-        case(&["python3", "selfwrite.py"], &["60000 bytes ok"], &[]),
-        case(&["python3", "sndbuf.py"], &["woke"], &["STILL ASLEEP"]),
+        &["python3", "echo_deadlock.py"],
+        &["python3", "capacity2.py"],
+        &["python3", "selfwrite.py"],
+        &["python3", "sndbuf.py"],
     ])
 }
 
@@ -167,9 +208,9 @@ fn idle_readers_and_buffers() -> Result<()> {
 fn epoll_order_and_changes() -> Result<()> {
     all(&[
         // All are reported. Their order is another one if some of the connections have rings (docs/PRELOAD.md, What is open).
-        case(&["python3", "epoll_order.py"], &["^rounds not in the order of arrival: "], &[]),
-        case(&["python3", "epoll_mod_kernel.py"], &["DEL ok"], &["^MOD: [", "^DEL: ["]),
-        case(&["node", "node_abort.js"], &["answered again"], &[]),
+        &["python3", "epoll_order.py"],
+        &["python3", "epoll_mod_kernel.py"],
+        &["node", "node_abort.js"],
     ])
 }
 
@@ -186,45 +227,41 @@ fn no_free_descriptor_in_epoll_and_recv() -> Result<()> {
 /// A process at its limit of descriptors, or one or two below it, waits in these ways and gets its
 /// event.
 fn no_free_descriptor(ways: &[&str]) -> Result<()> {
-    let wants: Vec<String> = ways.iter().map(|way| format!("^{way} spare")).collect();
     let mut commands = Vec::new();
-    for (way, want) in ways.iter().zip(&wants) {
+    for way in ways {
         for spare in ["0", "2"] {
-            commands.push((vec!["python3", "poll_no_fds.py", way, spare], [want.as_str()]));
-            commands.push((vec!["python3", "poll_no_fds.py", way, spare, "early"], [want.as_str()]));
+            commands.push(vec!["python3", "poll_no_fds.py", way, spare]);
+            commands.push(vec!["python3", "poll_no_fds.py", way, spare, "early"]);
         }
     }
-    let cases: Vec<Case> = commands.iter().map(|(command, want)| case(command, want, &["EXC"])).collect();
-    all(&cases)
+    all(&commands.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
 #[test]
 fn descriptors_come_back() -> Result<()> {
     all(&[
-        case(&["python3", "emfile2.py", "epoll"], &["client got"], &["ENOMEM"]),
-        case(&["python3", "emfile2.py", "poll"], &["client got"], &["ENOMEM"]),
-        case(&["python3", "emfile.py"], &["client got"], &["poll: ENOMEM", "poll: EMFILE", "ADD: E"]),
-        case(&["python3", "emfile.py", "early"], &["client got"], &["poll: ENOMEM", "poll: EMFILE"]),
+        &["python3", "emfile2.py", "epoll"],
+        &["python3", "emfile2.py", "poll"],
+        &["python3", "emfile.py"],
+        &["python3", "emfile.py", "early"],
     ])
 }
 
 #[test]
 fn bound_sockets_of_several_processes() -> Result<()> {
-    const ENDS: &[&str] = &["exit 0"];
-    const BAD: &[&str] = &["Traceback", "timed out"];
     all(&[
-        case(&["python3", "bind_fork_listen.py", "fork", "child"], ENDS, BAD),
-        case(&["python3", "bind_fork_listen.py", "fork", "parent"], ENDS, BAD),
-        case(&["python3", "bind_fork_listen.py", "scm", "child"], ENDS, BAD),
-        case(&["python3", "bind_fork_listen.py", "scm", "parent"], ENDS, BAD),
-        case(&["python3", "bind_fork_listen.py", "forklisten", "child"], ENDS, BAD),
-        case(&["python3", "bind_fork_listen.py", "forklisten", "parent"], ENDS, BAD),
-        case(&["python3", "bind_exec_listen.py", "8084", "fork"], &["b'hello'"], &[]),
-        case(&["python3", "bind_exec_listen.py", "8085", "exec"], &["b'hello'"], &[]),
-        case(&["python3", "bound_inherit.py", "exec"], &["b'x'"], &["Traceback"]),
-        case(&["python3", "bound_inherit.py", "execL"], &["b'x'"], &["Traceback"]),
-        case(&["python3", "bound_inherit.py", "scm"], &["b'x'"], &["Traceback"]),
-        case(&["python3", "bound_inherit.py", "scmL"], &["b'x'"], &["Traceback"]),
+        &["python3", "bind_fork_listen.py", "fork", "child"],
+        &["python3", "bind_fork_listen.py", "fork", "parent"],
+        &["python3", "bind_fork_listen.py", "scm", "child"],
+        &["python3", "bind_fork_listen.py", "scm", "parent"],
+        &["python3", "bind_fork_listen.py", "forklisten", "child"],
+        &["python3", "bind_fork_listen.py", "forklisten", "parent"],
+        &["python3", "bind_exec_listen.py", "8084", "fork"],
+        &["python3", "bind_exec_listen.py", "8085", "exec"],
+        &["python3", "bound_inherit.py", "exec"],
+        &["python3", "bound_inherit.py", "execL"],
+        &["python3", "bound_inherit.py", "scm"],
+        &["python3", "bound_inherit.py", "scmL"],
     ])
 }
 
@@ -234,22 +271,19 @@ fn refusals_limits_and_ends() -> Result<()> {
     let programs = [compiled(&repro.join("negtimeo.c"))?, compiled(&repro.join("seccomp_fork.c"))?];
     let [negative_timeout, fork_under_seccomp] = programs.map(|path| path.display().to_string());
     all(&[
-        case(&[&negative_timeout], &["recv -1 Resource"], &[]),
-        case(&[&fork_under_seccomp], &["exit 0"], &["signal"]),
-        case(&["python3", "refused_retry.py"], &["after listen 0", "after listen EISCONN"], &[]),
-        case(&["python3", "refused_retry.py", "nb"], &["after listen 0", "after listen EISCONN"], &[]),
-        case(&["python3", "rlimit_as.py", "8093"], &["client got b'hi'"], &[]),
-        case(&["python3", "namelen.py"], &["namelen=-1: -1 EINVAL"], &[]),
-        case(&["python3", "exit_after_send.py", "300"], &["^done"], &["STUCK"]),
+        &[&negative_timeout],
+        &[&fork_under_seccomp],
+        &["python3", "refused_retry.py"],
+        &["python3", "refused_retry.py", "nb"],
+        &["python3", "rlimit_as.py", "8093"],
+        &["python3", "namelen.py"],
+        &["python3", "exit_after_send.py", "300"],
     ])
 }
 
 #[test]
 fn many_opens_leak_nothing() -> Result<()> {
-    all(&[
-        case(&["python3", "leak.py"], &["after 200 forks"], &[]),
-        case(&["python3", "listeners.py"], &["^OK 3000"], &[]),
-    ])
+    all(&[&["python3", "leak.py"], &["python3", "listeners.py"]])
 }
 
 /// The programs of `tests/repro/races`, distributed over `RACES` tests that run in parallel.
@@ -267,9 +301,7 @@ fn races(test: usize) -> Result<()> {
     }
     let commands: Vec<Vec<&str>> =
         commands.iter().map(|command| command.iter().map(String::as_str).collect()).collect();
-    let cases: Vec<Case> =
-        commands.iter().map(|command| case(command, &["right", "^0 of"], &["WRONG", "Broken"])).collect();
-    all(&cases)
+    all(&commands.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
 const RACES: usize = 8;

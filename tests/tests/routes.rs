@@ -45,16 +45,27 @@ fn own_device_is_used_only_where_the_kernel_uses_it() -> Result<()> {
         ip(Ns::Client, &["link", "set", "vpn1", "up"])?;
         ip(Ns::Client, &["address", "add", "10.7.0.1/24", "dev", "vpn0"])?;
         let mut server = servers::echo(lab, Ns::Host, BEHIND, &[], &StackOptions::new(Stack::Kernel))?;
+        // Connections that the server's kernel has opened: `PassiveOpens`.
+        let accepted = || -> Result<u64> {
+            let text = lab.run(Ns::Host, "cat", &["/proc/net/snmp"])?;
+            let line = text.lines().filter(|line| line.starts_with("Tcp: ")).nth(1).context("Tcp:")?;
+            line.split(' ').nth(6).and_then(|value| value.parse().ok()).context("PassiveOpens")
+        };
         let connect = |limit_s: &str| {
             let mut load = Load::new(Mode::PingPong, BEHIND, ECHO_PORT, StackOptions::new(Stack::Fastsock));
             load.more = ["--timeout", limit_s].map(String::from).to_vec();
             load.run(lab, Ns::Client)
         };
         for (name, told, taken_back) in CASES {
+            let before = accepted()?;
             connect("60").with_context(|| format!("before {name}"))?;
+            ensure!(accepted()? > before, "the server's kernel counts no connection");
             told.iter().try_for_each(|words| ip(Ns::Client, words))?;
+            let before = accepted()?;
             let result = connect("1");
             ensure!(result.is_err(), "{name}: the connection left by client0");
+            // A busy machine may be too slow for the answer.
+            ensure!(accepted()? == before, "{name}: a SYN left by client0");
             taken_back.iter().try_for_each(|words| ip(Ns::Client, words))?;
         }
         connect("60").context("at the end")?;

@@ -89,8 +89,11 @@ fn no_request_fails_while_the_service_is_exchanged() -> Result<()> {
         let daemon = stage.daemon().context("a daemon")?;
         until("new connections with a ring", || Ok(!daemon.with_ring(lab, 7402)?.is_empty()))?;
         let met = load.end()?;
-        println!("{} requests of the load, errors: {:?}", met.requests, met.errors);
+        println!("{met:?}");
         ensure!(met.errors.is_empty(), "the load met errors: {met:?}");
+        // nginx closes none of them, so that no exchange of the service may end one.
+        ensure!(met.stale == 0, "kept connections ended: {met:?}");
+        ensure!(stage.reported().ring_sends > 0, "the load sent nothing by a ring");
         for (name, proc) in [("busy", &mut busy), ("idle", &mut idle), ("redis", &mut redis)] {
             ensure!(proc.ended()?.is_none(), "{name} ended:\n{}", proc.log());
         }

@@ -1,8 +1,9 @@
-"""Four threads GET a URL until SIGTERM: http_load.py HOST PORT PATH. Two connect for each request; two keep a connection for
+"""Four threads GET a URL until SIGTERM: http_load.py HOST PORT PATH FILE. FILE has the right body. Two connect for each request; two keep a connection for
 900 requests, fewer than nginx's keepalive_requests and enough for a ring.
 
-Prints one line of JSON every 0.2 s, with the totals so far: {"requests": N, "errors": {ERROR: N}}. If a kept connection ends before
-the first byte of a response, the request is repeated and no error counted, because a server may close it at any time.
+Prints one line of JSON every 0.2 s, with the totals so far: {"requests": N, "each": [N, …], "stale": N, "errors": {ERROR: N}}, "each"
+by thread. If a kept connection ends before the first byte of a response, the request is repeated and counts as stale, not as an
+error, because a server may close it at any time.
 """
 
 import json
@@ -13,8 +14,10 @@ import threading
 import time
 
 host, port, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+with open(sys.argv[4], "rb") as file:
+    right = file.read()
 lock = threading.Lock()
-requests, errors, ending = 0, {}, threading.Event()
+each, stale, errors, ending = [0] * 4, 0, {}, threading.Event()
 
 
 class Stale(Exception):
@@ -51,11 +54,11 @@ def ask(connection, keeps, kept):
         if not piece:
             return "cut off"
         body += piece
-    return None if len(body) == length else "too long"
+    return None if body == right else "wrong body"
 
 
-def work(keeps):
-    global requests
+def work(number, keeps):
+    global stale
     connection, used = None, 0
     while not ending.is_set():
         try:
@@ -66,11 +69,13 @@ def work(keeps):
         except Stale:
             connection.close()
             connection = None
+            with lock:
+                stale += 1
             continue
         except OSError as error:
             wrong = type(error).__name__
         with lock:
-            requests += 1
+            each[number] += 1
             if wrong:
                 errors[wrong] = errors.get(wrong, 0) + 1
         if connection and (wrong or not keeps or used == 900):
@@ -80,13 +85,17 @@ def work(keeps):
             time.sleep(0.01)
 
 
+def report():
+    with lock:
+        print(json.dumps({"requests": sum(each), "each": each, "stale": stale, "errors": errors}), flush=True)
+
+
 signal.signal(signal.SIGTERM, lambda *_: ending.set())
-threads = [threading.Thread(target=work, args=(keeps,)) for keeps in (False, False, True, True)]
+threads = [threading.Thread(target=work, args=thread) for thread in enumerate((False, False, True, True))]
 for thread in threads:
     thread.start()
 while not ending.wait(0.2):
-    with lock:
-        print(json.dumps({"requests": requests, "errors": errors}), flush=True)
+    report()
 for thread in threads:
     thread.join()
-print(json.dumps({"requests": requests, "errors": errors}), flush=True)
+report()

@@ -58,7 +58,7 @@ pub(crate) fn proof(options: &Options) -> Result<bool, String> {
     let commit = commit();
     let mut good = true;
     for part in &parts {
-        let held = table.row(part.name).filter(|row| row.holds_for(&commit) && !options.again);
+        let held = table.row(part.name).filter(|row| row.holds_for(&commit, commands::is_set) && !options.again);
         if let Some(row) = held {
             println!("{:<14} {} on this commit, {}", part.name, row.result, row.date);
             continue;

@@ -3,7 +3,7 @@
 use crate::program::{Call, Program, Step};
 use crate::serve::Request;
 use crate::shrink::shrink;
-use crate::side::{HANGS, Side, Trace};
+use crate::side::{DIES, HANGS, Side, Trace};
 use anyhow::{Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
@@ -185,6 +185,10 @@ impl Judge {
         let how = self.signature(program, &kernel, &ours);
         let once =
             Difference { signature: how.clone(), program: program.clone(), kernel: kernel.clone(), ours: ours.clone() };
+        // A crash counts, also one that does not recur.
+        if ours.iter().any(|answer| answer.starts_with(DIES)) {
+            return Ok(Some(once));
+        }
         let found = self.again(program, (kernel, ours), &SURE)?;
         if found.is_none() {
             let Difference { kernel, ours, .. } = &once;
@@ -242,33 +246,8 @@ impl Judge {
         self.signature(program, kernel, ours).is_empty()
     }
 
-    /// Returns a summary of the first difference that is not allowed: call, flags and both results,
-    /// without numbers. Empty if there is none.
     fn signature(&self, program: &Program, kernel: &Trace, ours: &Trace) -> String {
-        let mut others_are_left = false;
-        for (number, step) in program.steps.iter().enumerate() {
-            let (one, other) = (kernel.get(number), ours.get(number));
-            if one == other {
-                continue;
-            }
-            let (one, other) = (one.map_or("nothing", |text| text), other.map_or("nothing", |text| text));
-            // The rings' events come before the kernel's: which come first is not compared, and where not all had a place, which are left.
-            if step.call == Call::Wait && (others_are_left || sorted(one) == sorted(other)) {
-                continue;
-            }
-            if step.call == Call::Wait && are_of_many(step.args[1], one, other) {
-                others_are_left = true;
-                continue;
-            }
-            if step.call == Call::Accept && is_turn(program, kernel, ours, number) {
-                return format!("{}: which of several blocked accept calls was served first", words(step));
-            }
-            let (words, one, other) = (words(step), plain(one), plain(other));
-            if !self.allowed.has(&words, &one, &other) {
-                return format!("{words}: kernel {one}, ours {other}");
-            }
-        }
-        if kernel.len() == ours.len() { String::new() } else { "more answers than steps".into() }
+        signature(&self.allowed, program, kernel, ours)
     }
 
     /// Shrinks a program, keeping the difference.
@@ -300,6 +279,43 @@ impl Judge {
             None => Ok(best),
         }
     }
+}
+
+/// Returns a summary of the first difference that is not allowed: call, flags and both results,
+/// without numbers. Empty if there is none, and both sides have a result for each step, or hang.
+fn signature(allowed: &Allowed, program: &Program, kernel: &Trace, ours: &Trace) -> String {
+    let all = program.steps.len();
+    if kernel.len() != all && *kernel != [HANGS] {
+        return format!(
+            "{all} steps, on the kernel {} results: {}",
+            kernel.len(),
+            kernel.last().map_or("", |text| text)
+        );
+    }
+    let mut others_are_left = false;
+    for (number, step) in program.steps.iter().enumerate() {
+        let (one, other) = (kernel.get(number), ours.get(number));
+        if one == other {
+            continue;
+        }
+        let (one, other) = (one.map_or("nothing", |text| text), other.map_or("nothing", |text| text));
+        // The rings' events come before the kernel's: which come first is not compared, and where not all had a place, which are left.
+        if step.call == Call::Wait && (others_are_left || sorted(one) == sorted(other)) {
+            continue;
+        }
+        if step.call == Call::Wait && are_of_many(step.args[1], one, other) {
+            others_are_left = true;
+            continue;
+        }
+        if step.call == Call::Accept && is_turn(program, kernel, ours, number) {
+            return format!("{}: which of several blocked accept calls was served first", words(step));
+        }
+        let (words, one, other) = (words(step), plain(one), plain(other));
+        if !allowed.has(&words, &one, &other) {
+            return format!("{words}: kernel {one}, ours {other}");
+        }
+    }
+    if kernel.len() == ours.len() { String::new() } else { "more answers than steps".into() }
 }
 
 /// Returns the comparable outcome. For a racing program it is each call's result in one word, by
@@ -439,6 +455,40 @@ pub type Found = BTreeMap<String, (usize, Difference)>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TWO_STEPS: &str =
+        "program profile=actors seed=1 mode=ordered\n0: accept s0 >s1 accept 0\n2: connect s0 lo4 p0\n";
+
+    #[test]
+    fn equal_results_are_the_same_only_if_complete() {
+        let program = Program::parse(TWO_STEPS).expect("a program");
+        let of = |kernel: &[&str], ours: &[&str]| {
+            let trace = |answers: &[&str]| answers.iter().map(|answer| (*answer).to_owned()).collect::<Trace>();
+            signature(&Allowed::default(), &program, &trace(kernel), &trace(ours))
+        };
+        assert_eq!(of(&["5", "0"], &["5", "0"]), "");
+        assert_eq!(of(&[HANGS], &[HANGS]), "", "is reported as not compared");
+        for answer in ["DIES: signal: 11", "not a program", "5"] {
+            assert_ne!(of(&[answer], &[answer]), "", "{answer} on both sides");
+        }
+        assert_ne!(of(&["5", "0", "0"], &["5", "0", "0"]), "");
+        assert_ne!(of(&["5", "0"], &["DIES: signal: 11"]), "");
+        assert_ne!(of(&["5", "0"], &["5"]), "");
+        assert_ne!(of(&["5", "0"], &[HANGS]), "");
+        assert_ne!(of(&[HANGS], &["5", "0"]), "");
+        assert_ne!(of(&["5", "0"], &["5", "EBADF"]), "");
+    }
+
+    #[test]
+    fn allowed_difference_hides_no_later_one() {
+        let program = Program::parse(TWO_STEPS).expect("a program");
+        let allowed = Allowed::parse("accept accept | * | * | a reason").expect("a rule");
+        let of = |second: &str| {
+            signature(&allowed, &program, &vec!["5".into(), "0".into()], &vec!["EMFILE".into(), second.to_owned()])
+        };
+        assert_eq!(of("0"), "");
+        assert_ne!(of("ECONNREFUSED"), "");
+    }
 
     #[test]
     fn distinguishes_accept_order_from_late_accept() {

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// The result of a program that took too long.
 pub const HANGS: &str = "HANGS";
 
+/// The start of the result of a program whose runner died.
+pub const DIES: &str = "DIES";
+
 /// The library's counters, in a side's directory.
 const REPORT: &str = "report";
 
@@ -161,7 +164,7 @@ impl Side {
         let Some(bytes) = process::read_frame(output) else {
             let status = self.runner()?.wait()?;
             self.restart();
-            return Ok(vec![format!("DIES: {status}")]);
+            return Ok(vec![format!("{DIES}: {status}")]);
         };
         Ok(ports(&String::from_utf8_lossy(&bytes)).lines().map(str::to_owned).collect())
     }

@@ -28,7 +28,8 @@ use rustix::net::{
     SocketType,
 };
 
-/// Small, so that the liars reach them.
+/// Small, so that the liars reach them: in some programs offers wait for long, and the liars have more connections than they may have offers or
+/// rings.
 const LIMITS: Limits =
     Limits { wait: Duration::from_millis(250), offers_of_process: 8, offers: 32, ends: 64, clients: 32 };
 /// For what a busy machine does late.
@@ -74,8 +75,9 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn new(random: &mut fastrand::Rng, service: &Running) -> Self {
-        let connections = (0..5).map(|_| connection()).map(|(a, b)| ((random.u8(..4) > 0).then_some(b), a)).collect();
+    fn new(random: &mut fastrand::Rng, service: &Running, connections: usize) -> Self {
+        let connections =
+            (0..connections).map(|_| connection()).map(|(a, b)| ((random.u8(..4) > 0).then_some(b), a)).collect();
         let pair = || rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (full, inside) = pair().expect("sockets");
         // A message with descriptors in it, one of which is its own end.
@@ -167,6 +169,16 @@ fn step(
         5 if peers.len() < 6 && rustix::process::geteuid().is_root() => {
             peers.push(send_lingering(&liars[n], &draw_message(random)));
         }
+        // All that it has. A message with an error would end the connection, and all offers with it.
+        7 => {
+            for (number, (b, a)) in kinds.connections.iter().enumerate() {
+                let ends = [Some(a), b.as_ref().filter(|_| random.bool())];
+                for (end, fd) in ends.into_iter().enumerate().filter_map(|(end, fd)| fd.map(|fd| (end, fd))) {
+                    let number = Number((2 * number + end) as u64);
+                    send(&liars[n], &Request::Offer { number, carried: Carried::default() }.encode(), &[fd.as_fd()]);
+                }
+            }
+        }
         way => {
             let times = if way == 6 { 300 } else { 1 };
             for _ in 0..times {
@@ -244,12 +256,13 @@ fn work() -> String {
 fn program(seed: u64) {
     println!("SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let service = Running::with(LIMITS);
+    let (wait, connections) = if random.u8(..3) == 0 { (Duration::from_secs(3600), 60) } else { (LIMITS.wait, 5) };
+    let service = Running::with(Limits { wait, ..LIMITS });
     let honest = Honest([service.client(), service.client()]);
     honest.end(honest.pair());
     let before = descriptors();
     let (mut liars, mut peers) = (Vec::new(), Vec::new());
-    let kinds = Kinds::new(&mut random, &service);
+    let kinds = Kinds::new(&mut random, &service, connections);
     let kept = honest.pair();
     for number in 0..random.usize(50..300) {
         step(&service, &mut liars, &kinds, &mut peers, &mut random);

@@ -1,6 +1,6 @@
 //! All scripts of `tests/packet`: on the engine, and on Linux if this machine can run them.
 
-// The scripts require Linux's times to within some milliseconds. runner: alone
+// The scripts require Linux's times to within some milliseconds.
 
 use fs_pkt::script::Side;
 use fs_pkt::{Request, Verdict, linux, run_file, scripts_in};

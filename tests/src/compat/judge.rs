@@ -145,6 +145,11 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
             wrong.push(what);
         }
     };
+    let twice = 2 * program.faults.len() as u64;
+    claim(
+        ours.faults == twice && kernel.faults == twice,
+        format!("{} faults, on the kernel {}, instead of {twice}: too few requests", ours.faults, kernel.faults),
+    );
     claim(
         ours.answers.right == kernel.answers.right,
         format!("{} right answers, on the kernel {}", ours.answers.right, kernel.answers.right),
@@ -230,12 +235,24 @@ pub fn judge(program: &Program, kernel: &Outcome, ours: &Outcome) -> Vec<String>
 mod tests {
     use super::*;
     use crate::compat::watch::Held;
+    use crate::compat::{Act, Fault};
+    use crate::unmodified::stage::Reported;
 
     fn wrong(before: Held, after: Held) -> Vec<String> {
         let program = Program::new("any", &[], "any", |_| anyhow::bail!("is not started"), Vec::new());
         let mut ours = Outcome { held: (before, after), ..Outcome::default() };
         (ours.by_ring.promoted, ours.by_ring.ring_sends) = (1, 1);
         judge(&program, &Outcome::default(), &ours)
+    }
+
+    #[test]
+    fn every_fault_must_happen_twice() {
+        let fault = || Fault { name: "fault", permits: &[], act: Act::KillClient };
+        let program = Program::new("any", &[], "any", |_| anyhow::bail!("is not started"), vec![fault(), fault()]);
+        let of = |faults| Outcome { faults, by_ring: Reported { promoted: 1, ring_sends: 1 }, ..Outcome::default() };
+        assert_eq!(judge(&program, &of(4), &of(4)), [""; 0]);
+        assert_eq!(judge(&program, &of(4), &of(3)).len(), 1, "the clients were done too early");
+        assert_eq!(judge(&program, &of(3), &of(4)).len(), 1, "the same on the kernel");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::apps::{READY_LIMIT, programs_dir};
 use crate::lab::{Lab, Ns};
 use crate::process::Proc;
+use crate::unmodified::stage::finish;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -146,6 +147,15 @@ impl Daemon {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(output.status.success(), "fastsock ss: {}\n{text}", output.status);
         Ok(text)
+    }
+
+    /// Returns how many connections got a ring since the daemon's start, by `fastsock stat`: also those of
+    /// processes that were killed or exited by _exit(2), which [`Daemon::reported`] lacks.
+    pub fn promoted(&self, lab: &Lab) -> Result<u64> {
+        let mut command = lab.command(self.ns, program());
+        let text = finish(command.arg("stat").env("FASTSOCK_CONTROL", &self.control), "fastsock stat")?;
+        let value = text.lines().find_map(|line| line.strip_prefix("pairs_promoted ")).context("pairs_promoted")?;
+        Ok(value.parse()?)
     }
 
     /// Returns the output of `fastsock ss`, to diagnose a failure.

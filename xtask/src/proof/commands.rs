@@ -9,11 +9,22 @@ use std::process::Command;
 /// The start of a log's line that names a choice, which the table repeats.
 pub(super) const CHOSEN: &str = "chosen: ";
 
+/// The choice of the debug build.
+const DEBUG: &str = "debug build";
+
 /// Returns an environment variable, or its default. Notes one that is set.
 pub(super) fn variable(run: &Run, name: &str, default: &str) -> String {
     let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) else { return default.into() };
     run.note(&format!("{CHOSEN}{name}={value}"));
     value
+}
+
+/// Returns true if the environment chooses this, in the words of the table.
+pub(super) fn is_set(choice: &str) -> bool {
+    match choice.split_once('=') {
+        Some((name, value)) => std::env::var(name).is_ok_and(|now| now == value),
+        None => choice == DEBUG && is_debug_build(),
+    }
 }
 
 /// Returns a command with a verb of this program.
@@ -28,7 +39,7 @@ pub(super) fn xtask(arguments: &[&str]) -> Command {
 /// `DEBUG_BUILD` it is the build of `make test`.
 pub(super) fn release(run: &mut Run) -> bool {
     if is_debug_build() {
-        run.note(&format!("{CHOSEN}debug build"));
+        run.note(&format!("{CHOSEN}{DEBUG}"));
     }
     if std::env::var_os(BUILT).is_some() {
         return true;

@@ -6,7 +6,8 @@ use super::commands::{release, variable};
 use crate::labs::Namespace;
 use crate::part::Outcome;
 use crate::run::{Run, target};
-use crate::tools::{self, is_root};
+use crate::tools::{self, is_root, output_of};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -18,6 +19,12 @@ impl Drop for Daemon {
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
+}
+
+/// Returns how many connections have got a ring; `None` if the daemon does not run.
+fn promoted(fastsock: &Path, control: &Path) -> Option<u64> {
+    let text = output_of(Command::new(fastsock).arg("stat").env("FASTSOCK_CONTROL", control))?;
+    text.lines().find_map(|line| line.strip_prefix("pairs_promoted "))?.parse().ok()
 }
 
 /// Half of CONNECTIONS without kills, where every connection must be counted on both sides, and
@@ -53,6 +60,9 @@ pub(super) fn lifetimes(run: &mut Run) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    if !control.exists() {
+        return Outcome::one("fastsock up: no control socket", false);
+    }
     let mut outcome = Outcome::default();
     for kills in [0, connections / 2000] {
         for ours in [false, true] {
@@ -62,7 +72,12 @@ pub(super) fn lifetimes(run: &mut Run) -> Outcome {
             }
             command.args([&(connections / 2).to_string(), &seed, &kills.to_string()]).env("FASTSOCK_CONTROL", &control);
             let name = format!("{}, seed {seed}, {kills} kills", if ours { "fastsock" } else { "kernel" });
-            outcome.add(Outcome::one(&name, run.succeeds(&mut command, 24 * 3600)));
+            let before = promoted(&fastsock, &control);
+            let passed = run.succeeds(&mut command, 24 * 3600);
+            // Without a daemon, or with a library that does nothing, the kernel would be tested.
+            let by_ring = promoted(&fastsock, &control).zip(before).map_or(0, |(now, before)| now - before);
+            run.note(&format!("{name}: {by_ring} connections got a ring"));
+            outcome.add(Outcome::one(&name, passed && (by_ring > 0) == ours));
         }
     }
     // Resources that the daemon still holds after all processes have ended.

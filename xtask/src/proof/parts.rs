@@ -55,22 +55,30 @@ pub(crate) const PROOF: &[Part] = &[
 /// Runs a `cargo test` command and counts the tests that it prints.
 fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
     let before = log(run).len();
+    // A test that cannot run here says so in its output, which libtest shows of failed tests only.
+    // A script passes this option itself.
+    if command.get_program() == "cargo" {
+        let has_dashes = command.get_args().any(|argument| argument == "--");
+        command.args((!has_dashes).then_some("--")).arg("--show-output");
+    }
     let passed = run.succeeds(&mut command, limit_s);
     let outcome = nextest::libtest_counts(&log(run)[before..]);
-    if passed == outcome.failed.is_empty() && (!passed || outcome.passed > 0) {
+    if passed == outcome.failed.is_empty() && (!passed || outcome.passed + outcome.skipped > 0) {
         return outcome;
     }
     Outcome::one(&format!("{}: cargo test failed, or ran nothing", run.name()), false)
 }
 
-/// Runs a command whose last line is "N passed, N failed".
+/// Runs a command whose last line is "N passed, N failed", and that prints a line "skipped: …" for each test that
+/// cannot run here.
 fn counted(run: &mut Run, command: &mut Command, limit_s: u64) -> Outcome {
     let passed = run.succeeds(command, limit_s);
     let text = log(run);
+    let skipped = text.lines().filter(|line| line.starts_with("skipped: ")).count();
     let outcome = text.lines().rev().find_map(|line| verdict(run.name(), line));
     match outcome {
-        Some(outcome) if passed == outcome.failed.is_empty() => outcome,
-        None if passed && text.lines().any(|line| line.starts_with("skipped: ")) => Outcome::skipped(),
+        Some(outcome) if passed == outcome.failed.is_empty() => Outcome { skipped, ..outcome },
+        None if passed && skipped > 0 => Outcome::skipped(),
         _ => Outcome::one(run.name(), false),
     }
 }
@@ -155,7 +163,7 @@ fn sanitize(run: &mut Run) -> Outcome {
     command.arg(target().join("proof/sanitize"));
     command
         .args(packages(&WATCHED))
-        .args(["--", "--test-threads=1", "--show-output"])
+        .args(["--", "--test-threads=1"])
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes")
         .env("ASAN_OPTIONS", "detect_leaks=1");

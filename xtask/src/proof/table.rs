@@ -20,10 +20,13 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Returns true if the part need not run again on `commit`: it passed there, or cannot run
-    /// here.
-    pub(crate) fn holds_for(&self, commit: &str) -> bool {
-        self.commit == commit && !commit.ends_with('+') && !self.has_failed()
+    /// Returns true if the part need not run again on `commit`: it passed there, with the settings that `is_set`
+    /// confirms. What could not run here may be able to by now, and says so at once otherwise.
+    pub(crate) fn holds_for(&self, commit: &str, is_set: impl Fn(&str) -> bool) -> bool {
+        let mut words = self.result.split(", ");
+        let passed = words.next().is_some_and(|word| word.starts_with("passed: "));
+        let settings = words.filter(|word| !word.ends_with(" skipped"));
+        self.commit == commit && !commit.ends_with('+') && passed && settings.into_iter().all(is_set)
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -120,8 +123,17 @@ mod tests {
 
     #[test]
     fn repeats_failed_parts_and_those_of_other_sources() {
-        assert!(row("a", "c", "passed: 1").holds_for("c") && row("a", "c", "skipped: x").holds_for("c"));
-        assert!(!row("a", "c", "failed: 1").holds_for("c") && !row("a", "b", "passed: 1").holds_for("c"));
-        assert!(!row("a", "c+", "passed: 1").holds_for("c+"));
+        let holds = |row: Row, commit| row.holds_for(commit, |_| false);
+        assert!(holds(row("a", "c", "passed: 1"), "c") && holds(row("a", "c", "passed: 1, 2 skipped"), "c"));
+        assert!(!holds(row("a", "c", "failed: 1"), "c") && !holds(row("a", "b", "passed: 1"), "c"));
+        assert!(!holds(row("a", "c+", "passed: 1"), "c+"));
+        assert!(!holds(row("a", "c", "skipped: no QEMU"), "c"), "it may be there by now");
+    }
+
+    #[test]
+    fn repeats_parts_with_other_settings() {
+        let row = row("soak", "c", "passed: 1, 2 skipped, SECONDS=5, debug build");
+        assert!(row.holds_for("c", |setting| ["SECONDS=5", "debug build"].contains(&setting)));
+        assert!(!row.holds_for("c", |setting| setting == "debug build"), "the next run is not as short");
     }
 }

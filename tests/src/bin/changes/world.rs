@@ -45,6 +45,8 @@ pub(crate) struct World<'a> {
     ends: Vec<End>,
     /// Resets that the host's kernel had sent before.
     resets: u64,
+    /// Changes whose commands have succeeded.
+    worked: u64,
 }
 
 /// The reported state of one connection.
@@ -69,8 +71,10 @@ impl<'a> World<'a> {
                 lab.run(ns, "ethtool", &["-L", device, "rx", &queues.to_string(), "tx", &queues.to_string()])?;
             }
         }
-        let mut world = World { lab, stack, ends: Vec::new(), resets: 0 };
-        Change::ground().iter().for_each(|step| world.step(step, false));
+        let mut world = World { lab, stack, ends: Vec::new(), resets: 0, worked: 0 };
+        for step in Change::ground() {
+            world.step(&step, false);
+        }
         let cores = random.pick(&[vec![0], vec![0, 1]]);
         // The number of cores is at most that of queues.
         let cores = if queues < cores.len() as u64 { vec![0] } else { cores };
@@ -149,7 +153,7 @@ impl<'a> World<'a> {
             };
             made.push(format!("{:.3} s {:?}: {}", began.elapsed().as_secs_f64(), does.ns, does.script));
             may_forget |= does.takes_from_a_peer();
-            self.play(&does, *verbose)?;
+            self.worked += u64::from(self.play(&does, *verbose)?);
             to_undo.extend(undoes);
             self.pause(&mut random);
             if random.below(3) == 0 && !to_undo.is_empty() {
@@ -164,7 +168,9 @@ impl<'a> World<'a> {
             made.push(format!("{:.3} s {:?}: {}", began.elapsed().as_secs_f64(), undo.ns, undo.script));
             self.play(&undo, *verbose)?;
         }
-        Change::ground().iter().for_each(|step| self.step(step, false));
+        for step in Change::ground() {
+            self.step(&step, false);
+        }
         made.push(format!("{:.3} s: all as it was", began.elapsed().as_secs_f64()));
         self.go_on(None)
             .and_then(|()| self.no_resets())
@@ -177,29 +183,30 @@ impl<'a> World<'a> {
         Ok(count)
     }
 
+    /// Returns how many changes have worked: those that are impossible in the current state do not.
+    pub(crate) fn worked(&self) -> u64 {
+        self.worked
+    }
+
     /// Pauses, often for no time, sometimes long enough for several retransmission time-outs.
     fn pause(&self, random: &mut Random) {
         let longest = random.pick(&[0, 0, 3, 30, 300, 1200]);
         std::thread::sleep(Duration::from_millis(random.below(longest + 1)));
     }
 
-    /// Runs a step. Replies of the host's kernel while its device goes down are not counted: veth
+    /// Runs a step, and returns whether its last command succeeded. Replies of the host's kernel while its device goes down are not counted: veth
     /// takes the program off its queues before it stops them (`veth_disable_xdp`), so the kernel
     /// gets their packets. The replies do not leave, because the device no longer sends
     /// (`dev_deactivate_many` comes before `ndo_stop`).
-    fn play(&mut self, step: &Step, verbose: bool) -> Result<()> {
-        let Some((down, rest)) = step.down_and_rest() else {
-            self.step(step, verbose);
-            return Ok(());
-        };
+    fn play(&mut self, step: &Step, verbose: bool) -> Result<bool> {
+        let Some((down, rest)) = step.down_and_rest() else { return Ok(self.step(step, verbose)) };
         let before = self.kernel_resets()?;
-        self.step(&down, verbose);
+        let worked = self.step(&down, verbose);
         self.resets += self.kernel_resets()? - before;
-        rest.iter().for_each(|rest| self.step(rest, verbose));
-        Ok(())
+        Ok(rest.map_or(worked, |rest| self.step(&rest, verbose)))
     }
 
-    fn step(&self, Step { ns, script }: &Step, verbose: bool) {
+    fn step(&self, Step { ns, script }: &Step, verbose: bool) -> bool {
         if verbose {
             println!("{ns:?}: {script}");
         }
@@ -208,7 +215,7 @@ impl<'a> World<'a> {
         let mut command = self.lab.command(*ns, "sh");
         let stderr = if verbose { Stdio::inherit() } else { Stdio::null() };
         // A step that is impossible in the current state is skipped.
-        let _ = command.args(["-c", &script]).stdout(Stdio::null()).stderr(stderr).status();
+        command.args(["-c", &script]).stdout(Stdio::null()).stderr(stderr).status().is_ok_and(|status| status.success())
     }
 
     fn said(&self) -> Result<Vec<Said>> {
