@@ -12,9 +12,22 @@ impl KeptError {
         KeptError(AtomicU32::new(0))
     }
 
-    /// Stores an error of the connection. Those of a single call, and EPIPE, come again with the next call.
+    /// Stores an error that ends the connection: of a reset or a time-out, or what ICMP reported before a time-out (icmp_err_convert,
+    /// icmpv6_err_convert). All others are of a single call, such as ENOMEM and EBADF; EPIPE comes again with the next call.
     pub(crate) fn keep(&self, error: Errno) {
-        if !matches!(error, Errno::AGAIN | Errno::INTR | Errno::FAULT | Errno::PIPE) {
+        let of_a_reset = matches!(error, Errno::CONNRESET | Errno::CONNABORTED | Errno::CONNREFUSED | Errno::TIMEDOUT);
+        let of_icmp = matches!(
+            error,
+            Errno::HOSTUNREACH
+                | Errno::NETUNREACH
+                | Errno::HOSTDOWN
+                | Errno::NETDOWN
+                | Errno::NONET
+                | Errno::NOPROTOOPT
+                | Errno::PROTO
+                | Errno::ACCESS
+        );
+        if of_a_reset || of_icmp {
             self.0.store(error.raw_os_error().cast_unsigned(), Ordering::Relaxed);
         }
     }

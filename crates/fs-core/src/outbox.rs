@@ -85,7 +85,7 @@ pub struct Packet {
     /// The rest of a chain, in order.
     pub rest: Vec<RxFrame>,
     /// Number of cores that have seen it. Limits the search for the owner to one round of all
-    /// cores.
+    /// cores, and another one if its connection has moved.
     pub hops: u16,
 }
 

@@ -6,7 +6,7 @@ use crate::device::queues::{NamedQueues, QueueOpener, core_of};
 use crate::error::RunError;
 use crate::kernel::{ControlPlane, WorldChange};
 use crate::mailbox::Inboxes;
-use crate::ports::cooling::CooledPorts;
+use crate::ports::cooling::{CooledPorts, CooledQuestions};
 use crate::ports::{Addresses, Ports};
 use crate::stats::CoreStats;
 use fs_core::IfaceId;
@@ -52,7 +52,7 @@ pub(crate) enum Message {
     },
     /// The device is gone: the core must close its queues.
     LetGo(IfaceId),
-    /// Are there connections at these ports?
+    /// Are there closed connections at these ports that still send?
     CooledPorts(Arc<CooledPorts>),
 }
 
@@ -185,20 +185,11 @@ impl Shared {
         Some(Ok(opener))
     }
 
-    /// Frees ports whose cool-down has ended, unless a core has connections there. Called regularly.
-    /// `asked`: the ports that the cores were asked about.
-    pub(crate) fn free_ports(&self, asked: &mut Option<Arc<CooledPorts>>, now: Instant) {
-        if let Some(answered) = asked.take_if(|asked| asked.is_answered()) {
-            self.ports.free_answered(&answered, now);
-        }
-        if asked.is_some() {
-            return;
-        }
-        let cooled = self.ports.take_cooled(now);
-        if !cooled.is_empty() {
-            let question = Arc::new(CooledPorts::new(cooled, self.inboxes.len()));
+    /// Frees ports whose cool-down has ended, unless a core has closed connections there that still
+    /// send. Called regularly.
+    pub(crate) fn free_ports(&self, questions: &mut CooledQuestions, now: Instant) {
+        if let Some(question) = self.ports.ask(questions, self.inboxes.len(), now) {
             self.inboxes.iter().for_each(|inbox| inbox.send(Message::CooledPorts(question.clone())));
-            *asked = Some(question);
         }
     }
 

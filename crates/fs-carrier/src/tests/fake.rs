@@ -50,6 +50,9 @@ pub(super) struct Pipe {
     pub(super) limit_ns: std::sync::atomic::AtomicU64,
     /// A signal handler ends the next wait of that end.
     pub(super) has_signal: std::sync::atomic::AtomicBool,
+    /// Called when that end asks for the number of unread bytes.
+    #[cfg(not(loom))]
+    pub(super) on_unread: std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Pipe {
@@ -72,6 +75,8 @@ impl Pipe {
             now_ns: std::sync::atomic::AtomicU64::new(0),
             limit_ns: std::sync::atomic::AtomicU64::new(0),
             has_signal: std::sync::atomic::AtomicBool::new(false),
+            #[cfg(not(loom))]
+            on_unread: std::sync::OnceLock::new(),
         })
     }
 
@@ -211,6 +216,10 @@ impl Kernel for Fake {
     }
 
     fn unread(&self) -> Result<u64, Errno> {
+        #[cfg(not(loom))]
+        if let Some(call) = self.incoming.on_unread.get() {
+            call();
+        }
         Ok(self.incoming.queue.lock().unwrap().bytes.len() as u64)
     }
 

@@ -39,6 +39,26 @@ fn scribbling_peer_loses_its_own_bytes_only() {
     }
 }
 
+/// A peer that takes the carrier back each time that a receive has made it the kernel.
+#[test]
+fn peer_that_takes_the_carrier_back_holds_no_receive() {
+    let world = std::sync::Arc::new(World::by_ring());
+    let direction = world.b.consumer().direction;
+    const RING: u64 = 1;
+    // It counts a part of the kernel's bytes.
+    (0..150).for_each(|byte| world.forth.inject(byte));
+    direction.line_b.sent.store(100, Ordering::Release);
+    world.b.report_readable();
+    let (weak, calls) = (std::sync::Arc::downgrade(&world), std::sync::atomic::AtomicU32::new(0));
+    let take_back = move || {
+        assert!(calls.fetch_add(1, Ordering::Relaxed) < 100, "one call asks again and again");
+        let Some(world) = weak.upgrade() else { return };
+        world.b.consumer().direction.line_a.word.overwrite(RING);
+    };
+    assert!(world.forth.on_unread.set(Box::new(take_back)).is_ok());
+    assert_eq!(world.b.recv(&mut [0; 200], RecvMode::NOW), Ok(100));
+}
+
 /// Ends the peer's thread.
 struct Over<'a>(&'a AtomicBool);
 

@@ -382,7 +382,7 @@ fn error_after_sent_bytes_is_kept() {
         assert_eq!(world.a.recv(&mut [0], RecvMode::NOW), Err(Errno::AGAIN));
     }
     // These are the call's and not the connection's.
-    for error in [Errno::AGAIN, Errno::INTR, Errno::PIPE] {
+    for error in [Errno::AGAIN, Errno::INTR, Errno::PIPE, Errno::NOMEM, Errno::NOBUFS, Errno::BADF] {
         let world = World::by_ring();
         world.forth.refuse(error);
         assert_eq!(world.a.send(&[7; 200], false), Ok(64));

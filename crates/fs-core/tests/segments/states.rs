@@ -381,3 +381,16 @@ fn stores_and_reports_thousands_of_holes() {
     }
     assert_eq!(lab.sent().last().unwrap().ack, conn.seq.wrapping_add(200_000));
 }
+
+#[test]
+fn only_closed_connections_that_still_send_are_orphans() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let locals = |lab: &Lab| lab.stack.tcp_orphan_locals().map(|local| local.port()).collect::<Vec<_>>();
+    assert_eq!(locals(&lab), []);
+    lab.stack.tcp_close(conn.id);
+    assert!(lab.one().has(FIN));
+    assert_eq!(locals(&lab), [80]);
+    lab.send(&Seg { seq: conn.seq, ..conn.seg(RST) });
+    assert_eq!(locals(&lab), []);
+}

@@ -56,10 +56,20 @@ pub(crate) fn has_spare() -> bool {
 
 /// Maps memory of zeros, or takes the spare piece.
 fn map_or_spare(bytes: usize) -> Option<*mut u8> {
-    map_zeros(bytes).or_else(|| {
-        let fits = bytes <= PIECE;
-        fits.then(|| SPARE.swap(ptr::null_mut(), Ordering::AcqRel)).filter(|spare| !spare.is_null())
-    })
+    map_zeros(bytes).or_else(|| take_spare(bytes, unmap))
+}
+
+/// Takes whole pages of the spare piece. The rest is freed by `unmap`, because the owner of the pages will unmap only these.
+fn take_spare(bytes: usize, unmap: impl FnOnce(*mut u8, usize)) -> Option<*mut u8> {
+    let rest = PIECE.checked_sub(bytes)?;
+    let spare = SPARE.swap(ptr::null_mut(), Ordering::AcqRel);
+    if spare.is_null() {
+        return None;
+    }
+    if rest > 0 {
+        unmap(spare.wrapping_add(bytes), rest);
+    }
+    Some(spare)
 }
 
 /// Unmaps memory that [`map_zeros`] returned, and that no other thread has seen.
@@ -174,6 +184,21 @@ unsafe impl GlobalAlloc for Heap {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn spare_is_no_larger_than_the_request() {
+        for bytes in [OWN_MAPPING, 2 * OWN_MAPPING, PIECE] {
+            assert!(has_spare());
+            let mut freed = None;
+            let block = take_spare(bytes, |rest, length| freed = Some((rest, length))).unwrap();
+            let rest = (bytes < PIECE).then(|| (block.wrapping_add(bytes), PIECE - bytes));
+            assert_eq!(freed, rest, "{bytes}");
+            unmap(block, PIECE);
+        }
+        assert!(has_spare() && take_spare(2 * PIECE, |_, _| ()).is_none());
+    }
+
     #[test]
     fn blocks_are_distinct_and_reused() {
         let blocks: Vec<Vec<u8>> = (0..5000_usize).map(|i| vec![i as u8; i % 3000 + 1]).collect();

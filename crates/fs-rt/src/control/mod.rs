@@ -7,6 +7,7 @@ mod late_queue;
 
 use crate::kernel::{Line, Mirror, RouteLookup, WorldChange};
 use crate::ports::Addresses;
+use crate::ports::cooling::CooledQuestions;
 use crate::shared::{Message, Shared};
 use crate::sys::wait_readable;
 use fs_core::IfaceId;
@@ -51,7 +52,7 @@ fn run(line: &Line, routes: Option<&RouteLookup>, mut mirror: Mirror, mut told: 
     // The last addresses that the host had. The program of a device that comes back needs them.
     let mut known: VecDeque<IpAddr> = told.ours.iter().copied().collect();
     let mut asked_sockets = refreshed;
-    let mut cooled = None;
+    let mut cooled = CooledQuestions::default();
     // The reason why a device that came back could not be attached, to log it once, and the time of
     // the attempt. Attaching itself causes notifications, and a card may reset its rings for it.
     let mut refusals: HashMap<usize, (String, Instant)> = HashMap::new();

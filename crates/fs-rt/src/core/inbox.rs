@@ -32,7 +32,7 @@ impl CoreShared {
                     self.divide_frames(0);
                     self.links_changed.set(true);
                 }
-                Message::CooledPorts(asked) => asked.answer(self.stack.borrow().tcp_locals()),
+                Message::CooledPorts(asked) => asked.answer(self.stack.borrow().tcp_orphan_locals()),
                 Message::LetGo(iface) => {
                     self.io.borrow_mut().let_go(iface, &mut self.stack.borrow_mut());
                     self.links_changed.set(true);

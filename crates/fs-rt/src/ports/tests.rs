@@ -1,4 +1,4 @@
-use super::cooling::CooledPorts;
+use super::cooling::{CooledPorts, CooledQuestions};
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -184,9 +184,66 @@ fn port_stays_ours_while_a_connection_still_sends() {
 }
 
 #[test]
+fn ports_that_cool_in_the_same_seconds_are_asked_about_in_one_question() {
+    let cool_down = Duration::from_secs(60);
+    let ours = Ports::new(true, Vec::new(), Ephemeral::default(), cool_down);
+    let places = [(); 2].map(|()| ours.acquire(Protocol::Tcp, any_port(), false).unwrap());
+    ours.release(places[0], true);
+    let between = Instant::now();
+    while Instant::now() == between {}
+    ours.release(places[1], true);
+    let mut questions = CooledQuestions::default();
+    let first = between + cool_down;
+    assert!(ours.ask(&mut questions, 1, first - Duration::from_secs(1)).is_none());
+    let asked = (0..30).filter_map(|second| {
+        let question = ours.ask(&mut questions, 1, first + Duration::from_secs(second))?;
+        question.answer(std::iter::empty());
+        Some(second)
+    });
+    assert_eq!(asked.collect::<Vec<_>>(), [9], "seconds after the first was cool");
+    places.iter().for_each(|place| drop(std::net::TcpListener::bind(place.at).unwrap()));
+}
+
+#[test]
+fn cores_are_asked_about_no_datagram_port() {
+    let ours = Ports::new(true, Vec::new(), Ephemeral::default(), Duration::ZERO);
+    let place = ours.acquire(Protocol::Udp, any_port(), false).unwrap();
+    ours.release(place, true);
+    assert!(ours.ask(&mut CooledQuestions::default(), 1, Instant::now()).is_none());
+    std::net::UdpSocket::bind(place.at).unwrap();
+}
+
+#[test]
+fn place_is_freed_though_a_listener_at_its_address_has_connections() {
+    let cool_down = Duration::from_secs(60);
+    // The server listens again, for IPv6 only, and a port that it had for one address is at all now.
+    for (before, after, local, frees) in [
+        (("[::]", false), ("[::]", true), "[2001:db8::1]", true),
+        (("[::]", false), ("[::]", true), "10.0.0.1", false),
+        (("10.0.0.1", false), ("0.0.0.0", false), "10.0.0.1", true),
+        (("10.0.0.1", false), ("[::]", false), "10.0.0.1", true),
+        (("10.0.0.1", false), ("[::]", true), "10.0.0.1", false),
+        (("0.0.0.0", false), ("10.0.0.1", false), "10.0.0.1", false),
+    ] {
+        let ours = Ports::new(false, Vec::new(), Ephemeral::default(), cool_down);
+        let at = |ip: &str| format!("{ip}:80").parse().unwrap();
+        let acquire = |(ip, v6_only)| ours.acquire(Protocol::Tcp, at(ip), v6_only).unwrap();
+        let place = acquire(before);
+        ours.release(place, true);
+        acquire(after);
+        let cooled = Instant::now() + cool_down;
+        let asked = CooledPorts::new(ours.take_cooled(cooled), 1);
+        asked.answer([at(local)].into_iter());
+        ours.free_answered(&asked, cooled);
+        assert_eq!(!ours.lock().contains_key(&place), frees, "{before:?}, then {after:?}: {local}");
+    }
+}
+
+#[test]
 fn connection_belongs_to_the_places_with_its_address() {
     let has = |at: &str, v6_only, local: &str| {
-        LeasedAddress::new(Protocol::Tcp, at.parse().unwrap(), v6_only).has(local.parse().unwrap())
+        let place = LeasedAddress::new(Protocol::Tcp, at.parse().unwrap(), v6_only);
+        place.ends().any(|end| place.has(end, local.parse().unwrap()))
     };
     for (at, v6_only, local, expected) in [
         ("[::]:80", false, "10.0.0.1:80", true),

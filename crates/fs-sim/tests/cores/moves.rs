@@ -4,22 +4,27 @@ use super::{Cores, PORTS, Pair, at};
 use fs_core::{Connect, Duration, Listen, ListenerId, TcpId, TcpOptions};
 use fs_sim::host::HostConfig;
 
-/// A host of three cores that listens on some of them, and a peer.
-struct Moves {
-    pair: Pair,
+/// A peer's port. With four cores that listen on 0, 1 and 2, its connection is core 0's, and then
+/// moves to core 2.
+const MOVES_FROM_0_TO_2: u16 = 5000;
+
+/// A host of several cores that listens on some of them, and a peer.
+pub(super) struct Moves {
+    pub(super) pair: Pair,
     listeners: Vec<(usize, ListenerId)>,
 }
 
 impl Moves {
-    fn new(listening: &[usize], timestamps: bool) -> Self {
-        Self::with(listening, timestamps, |_| TcpOptions::default())
+    /// A host of three cores.
+    pub(super) fn new(listening: &[usize], timestamps: bool) -> Self {
+        Self::with(3, listening, timestamps, |_| TcpOptions::default())
     }
 
-    /// Like `new`, with options for the listener of each core.
-    fn with(listening: &[usize], timestamps: bool, options: impl Fn(usize) -> TcpOptions) -> Self {
+    /// A host of so many cores, with options for the listener of each.
+    fn with(cores: u16, listening: &[usize], timestamps: bool, options: impl Fn(usize) -> TcpOptions) -> Self {
         let mut config = HostConfig::plain();
         config.tcp.timestamps = timestamps;
-        let client = Cores::new(0, HostConfig { cores: 3, ephemeral_ports: PORTS, ..config.clone() });
+        let client = Cores::new(0, HostConfig { cores, ephemeral_ports: PORTS, ..config.clone() });
         let mut pair = Pair { client, server: Cores::new(1, config) };
         let listen = |core| {
             let listen = Listen { at: at(0, 80), backlog: 10, v6_only: false, fast_open: 0, options: options(core) };
@@ -30,7 +35,7 @@ impl Moves {
         Self { pair, listeners }
     }
 
-    fn connect(&mut self, port: u16, queue: usize) -> TcpId {
+    pub(super) fn connect(&mut self, port: u16, queue: usize) -> TcpId {
         let connect = Connect { remote: at(0, 80), local: Some(at(1, port)), options: TcpOptions::default() };
         let id = self.pair.server.host.shards[0].stack.tcp_connect(connect).unwrap();
         self.pair.run(|_| queue);
@@ -41,14 +46,20 @@ impl Moves {
         self.listeners.iter().find(|(of, _)| *of == core).expect("a listener").1
     }
 
-    fn close_listener(&mut self, core: usize) {
+    pub(super) fn close_listener(&mut self, core: usize) {
         let listener = self.listener(core);
         self.pair.client.host.shards[core].stack.tcp_close_listener(listener);
     }
 
-    fn accept(&mut self, core: usize) -> Option<TcpId> {
+    pub(super) fn accept(&mut self, core: usize) -> Option<TcpId> {
         let listener = self.listener(core);
         self.pair.client.host.shards[core].stack.tcp_accept(listener).ok().map(|(id, _)| id)
+    }
+
+    /// Returns the core of the only connection.
+    fn owner(&self) -> usize {
+        let mut shards = self.pair.client.host.shards.iter();
+        shards.position(|shard| shard.stack.tcp_connections() > 0).expect("a connection")
     }
 
     fn pass(&mut self, time: Duration) {
@@ -118,11 +129,59 @@ fn newer_connection_does_not_follow_an_older_one() {
 }
 
 #[test]
+fn newer_connection_is_found_behind_the_memory_of_an_older_one() {
+    for aborts in [true, false] {
+        // No packet arrives at a core that listens.
+        let mut moves = Moves::with(4, &[0, 1, 2], false, |_| TcpOptions::default());
+        let peer = moves.connect(MOVES_FROM_0_TO_2, 3);
+        assert_eq!(moves.owner(), 0);
+        moves.close_listener(0);
+        moves.pair.run(|_| 3);
+        let accepted = moves.accept(2).expect("the connection that moved");
+        if aborts {
+            moves.pair.server.host.shards[0].stack.tcp_abort(peer);
+            moves.pair.run(|_| 3);
+        }
+        // Without the abort, a TIME-WAIT record stays here.
+        moves.pair.client.host.shards[2].stack.tcp_close(accepted);
+        moves.pair.run(|_| 3);
+        moves.pair.server.host.shards[0].stack.tcp_close(peer);
+        moves.pair.run(|_| 3);
+        moves.close_listener(2);
+        moves.pair.run(|_| 3);
+        let peer = moves.connect(MOVES_FROM_0_TO_2, 3);
+        let accepted = moves.accept(1).expect("the newer connection");
+        moves.send(peer, b"hello", 3);
+        assert_eq!(moves.read(1, accepted), b"hello", "aborts: {aborts}");
+        assert_eq!(moves.resets(), 0, "aborts: {aborts}");
+    }
+}
+
+#[test]
+fn connection_that_moves_twice_to_a_busy_core_is_not_reset() {
+    let mut moves = Moves::with(4, &[0, 1, 2], false, |_| TcpOptions::default());
+    let peer = moves.connect(MOVES_FROM_0_TO_2, 3);
+    moves.close_listener(0);
+    moves.pair.run(|_| 3);
+    assert_eq!(moves.owner(), 2);
+    moves.pair.client.pause(1);
+    moves.close_listener(2);
+    moves.pair.run(|_| 3);
+    // Core 1 takes what cores 0 and 3 have sent before and after what core 2 has sent.
+    moves.send(peer, b"hello", 3);
+    moves.pair.client.resume();
+    moves.pair.run(|_| 3);
+    let accepted = moves.accept(1).expect("the connection that moved");
+    assert_eq!(moves.read(1, accepted), b"hello");
+    assert_eq!(moves.resets(), 0);
+}
+
+#[test]
 fn connection_without_a_listener_gets_the_options_of_the_next_one() {
     for plain in [true, false] {
         let user_timeout = (!plain).then_some(Duration::from_secs(9));
         let own = |core| TcpOptions { nodelay: core == 1, user_timeout, ..TcpOptions::default() };
-        let mut moves = Moves::with(&[1, 2], true, own);
+        let mut moves = Moves::with(3, &[1, 2], true, own);
         let connect = Connect { remote: at(0, 80), local: None, options: TcpOptions::default() };
         moves.pair.server.host.shards[0].stack.tcp_connect(connect).unwrap();
         moves.pair.server.run();

@@ -1,6 +1,7 @@
 //! Packets without an owner whose port or echoed timestamp names a core: the named core searches
 //! for an owner at a bounded rate.
 
+use super::moves::Moves;
 use super::{Cores, PORTS, icmp_error};
 use fs_core::{CoreId, FlowKey, FramePool};
 use fs_sim::host::HostConfig;
@@ -73,5 +74,31 @@ fn search_by_a_core_that_a_port_names_is_bounded() {
 fn search_for_an_icmp_error_by_the_named_core_is_bounded() {
     for cores in [2, 3] {
         search_is_bounded(cores, true, |n| icmp_error(&ack(0, (PORTS.0 + n, 80), 0), 3, 3));
+    }
+}
+
+#[test]
+fn search_for_a_moved_connection_that_has_ended_is_bounded() {
+    for is_icmp in [false, true] {
+        let mut moves = Moves::new(&[1, 2], false);
+        let peer = moves.connect(5000, 2);
+        moves.close_listener(2);
+        moves.pair.run(|_| 2);
+        let accepted = moves.accept(1).expect("the connection that moved");
+        moves.pair.server.host.shards[0].stack.tcp_abort(peer);
+        moves.pair.run(|_| 2);
+        moves.pair.client.host.shards[1].stack.tcp_close(accepted);
+        moves.pair.run(|_| 2);
+        let host = &mut moves.pair.client;
+        let (forwarded, asked) = (sum!(host, packets_forwarded), sum!(host, packets_asked));
+        let forged = if is_icmp { icmp_error(&ack(0, (80, 5000), 0), 3, 3) } else { ack(1, (5000, 80), 0) };
+        for _ in 0..FORGED {
+            host.arrive(2, &forged);
+            host.run();
+        }
+        let forwarded = sum!(host, packets_forwarded) - forwarded;
+        assert_eq!(forwarded, u64::from(FORGED), "core 2 remembers that it moved to core 1; ICMP: {is_icmp}");
+        let asked = sum!(host, packets_asked) - asked;
+        assert_eq!(asked, BUDGET * host.count() as u64, "ICMP: {is_icmp}");
     }
 }

@@ -203,6 +203,7 @@ impl<K: Kernel> Pair<K> {
     /// available now. Returns the number of bytes in `into`.
     #[cold]
     fn take_rest(&self, consumer: &Consumer<'_, K>, into: &mut [u8], mut done: usize) -> usize {
+        let mut has_set_kernel = false;
         // Only with a byte in the kernel, because a receive also takes the socket's pending error.
         while done < into.len() && (self.has_ring_bytes() || self.kernel.unread().is_ok_and(|n| n > 0)) {
             // Urgent data uses the kernel and pins the connection.
@@ -217,11 +218,12 @@ impl<K: Kernel> Pair<K> {
                     return done;
                 }
                 // C9: another sender has yet to count these bytes, and the report of them may be gone. If this fails, bytes have arrived in
-                // the ring.
-                Found::NothingByRing => {
+                // the ring. Once, because a hostile peer may take it back again and again.
+                Found::NothingByRing if !has_set_kernel => {
+                    has_set_kernel = true;
                     let _set = consumer.set_kernel();
                 }
-                Found::End | Found::NothingByKernel | Found::Behind => return done,
+                Found::End | Found::NothingByRing | Found::NothingByKernel | Found::Behind => return done,
             }
         }
         done

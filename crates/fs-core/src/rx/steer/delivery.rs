@@ -6,6 +6,12 @@ use crate::flow::{CoreId, FlowKey};
 use crate::port_set::PortSet;
 use alloc::boxed::Box;
 
+/// Maximum number of cores that a packet visits because its connection has moved there. Too low: the
+/// listeners of more cores close at once, and the packet, searched for after so many moves, passes
+/// the last core before that one has taken the connection: a reset. Too high: packets without an
+/// owner follow a connection that moved back and forth for longer.
+const MOVES_MAX: u16 = 3;
+
 /// Returns the core to which the device steers a flow's packets, if known: see
 /// [`crate::stack::Stack::set_steering`].
 pub type Steering = Box<dyn Fn(&FlowKey) -> Option<CoreId> + Send>;
@@ -27,7 +33,7 @@ pub(crate) struct Unclaimed<'a> {
     pub(crate) initial: bool,
     /// The core that the packet's echo of our timestamp names.
     pub(crate) echo: Option<CoreId>,
-    /// Number of cores that have seen the packet.
+    /// Number of cores that have seen the packet, as [`Delivery::hops_at`] counts them.
     pub(crate) hops: u16,
 }
 
@@ -48,6 +54,8 @@ pub(crate) enum Deliver {
     Here,
     /// The core that owns its flow.
     Owner(CoreId),
+    /// The core that its flow's connection has recently moved to.
+    Moved(CoreId),
     /// A core that listens.
     Listener(CoreId),
     /// The next core, in a search for the owner that begins at this core.
@@ -113,23 +121,52 @@ impl Delivery {
         {
             return Deliver::Owner(owner);
         }
-        // The connection may have moved from here a moment ago. The bound on hops ends the path of
-        // a stray packet whose connection moved back and forth.
-        if hops < 4 * self.cores
+        if self.may_follow(hops)
             && let Some(to) = handed_over()
         {
-            return Deliver::Owner(to);
+            return Deliver::Moved(to);
         }
         // Not the named core's: a port that the application chose may belong to any core.
         self.search(named, hops)
     }
 
+    /// Returns the number of moves that a packet has followed, and of cores that have seen it since.
+    fn moves_and_hops(&self, hops: u16) -> (u16, u16) {
+        let of_a_move = 2 * self.cores;
+        (hops / of_a_move, hops % of_a_move)
+    }
+
+    /// Returns the `hops` of a packet at its destination; it had `hops` here. Those of a packet that
+    /// follows a move begin at a multiple of twice the cores: more than a search has.
+    pub(crate) fn hops_at(&self, destination: Deliver, hops: u16) -> u16 {
+        match destination {
+            Deliver::Moved(_) => (self.moves_and_hops(hops).0 + 1) * 2 * self.cores,
+            _ => hops + 1,
+        }
+    }
+
+    /// Returns true if a packet with so many hops follows its connection, if that has moved from
+    /// here. A connection that has ended elsewhere may still be remembered here, and a newer one
+    /// between the same ports may be on any core: the search that follows a move asks all cores,
+    /// and heeds no other core's memory.
+    pub(crate) fn may_follow(&self, hops: u16) -> bool {
+        let (moves, hops) = self.moves_and_hops(hops);
+        moves == 0 || moves < MOVES_MAX && hops == 0
+    }
+
+    /// Returns true if all cores have been asked about a packet with so many hops.
+    pub(crate) fn is_over(&self, hops: u16) -> bool {
+        self.moves_and_hops(hops).1 >= self.cores
+    }
+
     /// Searches for the owner of a packet whose port or echo names the core `named`. Each core is
     /// asked once, and the search ends at the core that began it: the one that received the packet,
-    /// or to which it was forwarded because it is named. That core limits the rate of searches that
-    /// find no owner.
+    /// or to which it was forwarded because it is named, or because its connection has moved there.
+    /// That core limits the rate of searches that find no owner.
     pub(crate) fn search(&self, named: Option<CoreId>, hops: u16) -> Deliver {
         let next = CoreId((self.core.0 + 1) % self.cores);
+        let (moves, hops) = self.moves_and_hops(hops);
+        let named = named.filter(|_| moves == 0);
         if hops == 0 || hops == 1 && named == Some(self.core) {
             Deliver::Search(next)
         } else if hops < self.cores || hops == self.cores && named == Some(next) {
@@ -213,6 +250,15 @@ mod tests {
         assert_eq!(asked(Some(ME), 1), Deliver::Search(CoreId(2)));
         assert_eq!(asked(Some(CoreId(2)), CORES), Deliver::Ask(CoreId(2)));
         assert_eq!(asked(Some(ME), CORES + 1), Deliver::Here);
+        // Its connection had moved to this core: another search, whatever it names.
+        let moved = delivery.hops_at(Deliver::Moved(ME), 1);
+        for named in [None, Some(ME), Some(CoreId(2))] {
+            assert_eq!(asked(named, moved), Deliver::Search(CoreId(2)));
+            assert_eq!(asked(named, moved + 1), Deliver::Ask(CoreId(2)));
+            assert_eq!(asked(named, moved + CORES), Deliver::Here);
+        }
+        assert!([CORES, CORES + 1, moved + CORES].into_iter().all(|hops| delivery.is_over(hops)));
+        assert!([0, CORES - 1, moved, moved + CORES - 1].into_iter().all(|hops| !delivery.is_over(hops)));
     }
 
     #[test]
@@ -244,7 +290,13 @@ mod tests {
         assert_eq!(at(&delivery, 80, CORES, None), Deliver::Here);
         let packet = Unclaimed { key: &key(80), initial: false, echo: None, hops: CORES };
         let moved = |packet: &Unclaimed<'_>| delivery.deliver(packet, &Listeners::default(), || Some(CoreId(0)));
-        assert_eq!(moved(&packet), Deliver::Owner(CoreId(0)));
-        assert_eq!(moved(&Unclaimed { hops: 4 * CORES, ..packet }), Deliver::Here, "it went to and fro");
+        assert_eq!(moved(&packet), Deliver::Moved(CoreId(0)));
+        let mut hops = CORES;
+        for _ in 0..MOVES_MAX {
+            assert_eq!(moved(&Unclaimed { hops, ..packet }), Deliver::Moved(CoreId(0)));
+            hops = delivery.hops_at(Deliver::Moved(CoreId(0)), hops);
+            assert_eq!(moved(&Unclaimed { hops: hops + 1, ..packet }), Deliver::Ask(CoreId(2)), "a search");
+        }
+        assert_eq!(moved(&Unclaimed { hops, ..packet }), Deliver::Search(CoreId(2)), "it went to and fro");
     }
 }

@@ -112,14 +112,14 @@ impl<P: FramePool> Stack<P> {
         self.tcp_flow(id).map(|(key, device)| self.net.scoped(key.local(), device))
     }
 
-    /// Returns the local addresses of all connections, also of those that the application has closed
-    /// and that still send. Without handshakes and TIME-WAIT.
-    pub fn tcp_locals(&self) -> impl Iterator<Item = SocketAddr> {
+    /// Returns the local addresses of the connections that the application has closed and that still
+    /// send. Without TIME-WAIT. Reads all slots.
+    pub fn tcp_orphan_locals(&self) -> impl Iterator<Item = SocketAddr> {
         let slots = &self.slots;
         (0..slots.len() as u32).filter_map(|index| match slots.slot(index) {
-            Slot::Open(tcb) => Some(tcb.key().local()),
-            Slot::SynSent(s) => Some(s.key.local()),
-            Slot::Dead(_) | Slot::Free { .. } => None,
+            Slot::Open(tcb) if tcb.flags.has(Flags::ORPHAN) => Some(tcb.key().local()),
+            Slot::SynSent(s) if s.orphan => Some(s.key.local()),
+            Slot::Open(_) | Slot::SynSent(_) | Slot::Dead(_) | Slot::Free { .. } => None,
         })
     }
 

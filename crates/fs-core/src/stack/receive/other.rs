@@ -62,9 +62,9 @@ impl<P: FramePool> Stack<P> {
                 match error {
                     Some(error) => {
                         if self.config.cores > 1
-                            && let Some(to) = self.icmp_elsewhere(&error, iface, hops)
+                            && let Some((to, hops)) = self.icmp_elsewhere(&error, iface, hops)
                         {
-                            return self.forward(to, frames, hops + 1);
+                            return self.forward(to, frames, hops);
                         }
                         let reason = self.on_icmp_error(&error, iface);
                         match reason {
@@ -128,39 +128,37 @@ impl<P: FramePool> Stack<P> {
         self.udp.elsewhere(key, iface, || self.hasher.hash(Protocol::Udp, key))
     }
 
-    /// Returns the core that may own the flow quoted by an ICMP error, if it is not this one.
-    /// Devices do not hash the quoted packet: the error arrives on any queue.
-    fn icmp_elsewhere(&mut self, error: &IcmpError, iface: IfaceId, hops: u16) -> Option<CoreId> {
+    /// Returns the core that may own the flow quoted by an ICMP error, if it is not this one, and the
+    /// error's hops there. Devices do not hash the quoted packet: the error arrives on any queue.
+    fn icmp_elsewhere(&mut self, error: &IcmpError, iface: IfaceId, hops: u16) -> Option<(CoreId, u16)> {
         let (key, port) = (&error.key, error.key.local_port());
         if error.protocol == Protocol::Udp {
             let to = self.udp_elsewhere(key, iface).filter(|_| hops == 0)?;
             self.stats.packets_forwarded += 1;
-            return Some(to);
+            return Some((to, 1));
         }
-        let (me, cores) = (self.config.core, self.config.cores);
         let hash = self.hasher.hash(Protocol::Tcp, key);
         if !self.is_local(key.local_ip()) || self.owner_by_hash(hash, key).is_some() {
             return None;
         }
         let opened = self.delivery.is_ephemeral_port(port) && !self.listeners.port_in_use(port);
         let named = if opened { self.delivery.opener_of(key) } else { None };
-        let known = named.filter(|&owner| hops == 0 && owner != me);
-        if let Some(to) = known.or_else(|| self.handovers.find(hash, self.now).filter(|_| hops < 4 * cores)) {
-            self.stats.packets_forwarded += 1;
-            return Some(to);
-        }
+        let known = named.filter(|&owner| hops == 0 && owner != self.config.core).map(Deliver::Owner);
+        let moved = || self.handovers.find(hash, self.now).filter(|_| self.delivery.may_follow(hops));
+        let destination = known.or_else(|| moved().map(Deliver::Moved));
         // One round, and at a bounded rate, as with segments.
-        match self.delivery.search(named, hops) {
-            Deliver::Search(_) if !self.limits.may_ask(self.config.tcp.challenge_acks, self.now) => None,
-            Deliver::Search(to) | Deliver::Ask(to) => {
-                self.stats.packets_asked += 1;
-                Some(to)
-            }
-            _ => {
+        let destination = destination.unwrap_or_else(|| self.delivery.search(named, hops));
+        let (to, count) = match destination {
+            Deliver::Owner(to) | Deliver::Moved(to) => (to, &mut self.stats.packets_forwarded),
+            Deliver::Search(_) if !self.limits.may_ask(self.config.tcp.challenge_acks, self.now) => return None,
+            Deliver::Search(to) | Deliver::Ask(to) => (to, &mut self.stats.packets_asked),
+            Deliver::Here | Deliver::Listener(_) => {
                 self.limits.record_stray();
-                None
+                return None;
             }
-        }
+        };
+        *count += 1;
+        Some((to, self.delivery.hops_at(destination, hops)))
     }
 
     /// Records a router's MTU for a destination and announces it to the other cores, whose

@@ -50,7 +50,7 @@ impl<P: FramePool> Stack<P> {
         let (rcv_nxt, ts_recent) = (record.rcv_nxt, record.ts_recent());
         if self.is_of_newer_elsewhere(index, segment, hops) {
             match self.steer(segment, hash, hops) {
-                Ok(Some(to)) if to != self.config.core => return self.forward(to, frames, hops + 1),
+                Ok(Some((to, hops))) if to != self.config.core => return self.forward(to, frames, hops),
                 Ok(_) => {}
                 Err(TooMany) => return self.discard(frames, DropReason::NobodysFlow),
             }
@@ -103,7 +103,7 @@ impl<P: FramePool> Stack<P> {
     /// connection's SYN to one core and the rest to this one.
     fn is_of_newer_elsewhere(&self, index: u32, segment: &Segment, hops: u16) -> bool {
         let (me, cores, record) = (self.config.core, self.config.cores, self.time_waits.record(index));
-        if hops >= cores || cores == 1 || segment.flags.syn() {
+        if cores == 1 || self.delivery.is_over(hops) || segment.flags.syn() {
             return false;
         }
         let of_record = match segment.ts.filter(|ts| ts.ecr != 0) {

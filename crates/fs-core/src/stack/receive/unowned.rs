@@ -31,7 +31,7 @@ impl<P: FramePool> Stack<P> {
         let me = self.config.core;
         if self.config.cores > 1 {
             match self.steer(segment, hash, hops) {
-                Ok(Some(to)) if to != me => return self.forward(to, frames, hops + 1),
+                Ok(Some((to, hops))) if to != me => return self.forward(to, frames, hops),
                 Ok(_) => {}
                 Err(TooMany) => return self.discard(frames, DropReason::NobodysFlow),
             }
@@ -61,12 +61,13 @@ impl<P: FramePool> Stack<P> {
         self.discard(frames, reason);
     }
 
-    /// Returns the core that a packet without owner here belongs to, if it is another one.
+    /// Returns the core that a packet without owner here belongs to, if it is another one, and the
+    /// packet's hops there.
     ///
     /// # Errors
     /// The other cores would have to be searched, but this second's budget for searches without
     /// result is spent.
-    pub(super) fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<CoreId>, TooMany> {
+    pub(super) fn steer(&mut self, segment: &Segment, hash: u64, hops: u16) -> Result<Option<(CoreId, u16)>, TooMany> {
         let echo = self.echoed_core(segment);
         let Self { config, delivery, limits, listeners, handovers, stats, now, .. } = self;
         let initial = segment.flags.syn() && !segment.flags.ack();
@@ -75,15 +76,16 @@ impl<P: FramePool> Stack<P> {
         }
         let packet = Unclaimed { key: &segment.key, initial, echo, hops };
         let listening = AtDestination { listeners, key: &segment.key, hash };
-        let (to, count) = match delivery.deliver(&packet, &listening, || handovers.find(hash, *now)) {
+        let destination = delivery.deliver(&packet, &listening, || handovers.find(hash, *now));
+        let (to, count) = match destination {
             Deliver::Here => return Ok(None),
-            Deliver::Owner(to) => (to, &mut stats.packets_forwarded),
+            Deliver::Owner(to) | Deliver::Moved(to) => (to, &mut stats.packets_forwarded),
             Deliver::Listener(to) => (to, &mut stats.listen_global),
             Deliver::Search(_) if !limits.may_ask(config.tcp.challenge_acks, *now) => return Err(TooMany),
             Deliver::Search(to) | Deliver::Ask(to) => (to, &mut stats.packets_asked),
         };
         *count += 1;
-        Ok(Some(to))
+        Ok(Some((to, delivery.hops_at(destination, hops))))
     }
 
     /// Returns the core that the segment's echo of our timestamp names, if there is such a core.
