@@ -74,8 +74,16 @@ impl FrameWaiters {
 
     /// Returns true if a connection has starved for long: the frames do not go around, because peers that
     /// acknowledge nothing hold them.
-    pub(crate) fn starve_for_long(&self, now: Instant) -> bool {
-        self.starved.front().is_some_and(|&(_, _, since)| now.since(since) >= STARVED_LONG)
+    pub(crate) fn starve_for_long(&mut self, slots: &mut Slots, now: Instant) -> bool {
+        while let Some(&(index, generation, since)) = self.starved.front() {
+            match slots.open_mut(index).filter(|tcb| tcb.generation() == generation) {
+                Some(tcb) if is_writer(tcb) => return now.since(since) >= STARVED_LONG,
+                Some(tcb) => tcb.ext_mut().sender.starved = Starved::No,
+                None => {}
+            }
+            self.starved.pop_front();
+        }
+        false
     }
 
     /// Makes a connection wait whose application was refused space.
@@ -180,7 +188,6 @@ impl FrameWaiters {
     /// Removes the oldest starved connection, or the oldest one that can take half of its share, or an
     /// eighth of all frames. Returns `None` if there is none, or if all frames are promised.
     pub(crate) fn next(&mut self, look: &mut Scan, store: &TxStore, slots: &mut Slots) -> Option<u32> {
-        let is_writer = |tcb: &Tcb| !tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED);
         while look.least > 0 {
             let Some((index, generation, _)) = self.starved.pop_front() else { break };
             let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { continue };
@@ -220,6 +227,11 @@ impl FrameWaiters {
         self.all_hold_theirs = self.told == 0 && look.frames > 0;
         None
     }
+}
+
+/// Returns true if the application can still write.
+fn is_writer(tcb: &Tcb) -> bool {
+    !tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED)
 }
 
 /// State of a scan: see [`FrameWaiters::look`].

@@ -542,3 +542,22 @@ fn other_writes_leave_the_frames_of_a_starved_connection() {
     assert_eq!(host.stack.tcp_send(third, &[1; 100_000]), Ok(mss), "takes one");
     assert_eq!(host.stack.tcp_send(honest[1].1, &[1; 100_000]), Ok(2 * mss));
 }
+
+#[test]
+fn silent_peers_stay_after_a_starved_connection_has_ended() {
+    for shut in [false, true] {
+        let Scarce { mut host, honest, .. } = Scarce::new();
+        if shut {
+            host.stack.tcp_shutdown(honest[1].1, Shutdown::Write).unwrap();
+        } else {
+            host.stack.tcp_abort(honest[1].1);
+        }
+        // If a connection still starved, they would be given up by then.
+        let end = host.now + Duration::from_secs(240);
+        while host.stack.next_deadline().unwrap() < end {
+            host.advance_to_deadline();
+            sent(&mut host);
+        }
+        assert_eq!(host.stack.stats().timeouts, 0, "{shut}");
+    }
+}
