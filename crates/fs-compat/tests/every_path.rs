@@ -269,6 +269,46 @@ fn address_of_another_device_is_reached_through_ours() {
     serve.join().unwrap();
 }
 
+/// The kernel keeps datagrams for a neighbour that does not reply to ARP, until the socket's buffer is full.
+#[test]
+fn full_kernel_side_blocks_no_core() {
+    // A neighbour of the other device, and one of ours.
+    for (silent, connected) in [([10, 90, 0, 77], false), ([10, 89, 0, 77], true)] {
+        let silent = at(IpAddr::from(silent), 9);
+        let Some(wire) = wire("a full buffer of the kernel") else { return };
+        let (done, ended) = std::sync::mpsc::channel();
+        let app = move || async move {
+            let socket = std::net::UdpSocket::bind(at(OTHER_OURS, 7778)).unwrap();
+            socket2::SockRef::from(&socket).set_send_buffer_size(4096).unwrap();
+            let socket = UdpSocket::from_std(socket).unwrap();
+            if connected {
+                socket.connect(silent).await.unwrap();
+            }
+            let refused = std::rc::Rc::new(std::cell::Cell::new(false));
+            let seen = refused.clone();
+            tokio::task::spawn_local(async move {
+                loop {
+                    socket.writable().await.unwrap();
+                    let sent =
+                        if connected { socket.try_send(&[7; 1000]) } else { socket.try_send_to(&[7; 1000], silent) };
+                    if sent.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+                        seen.set(true);
+                    }
+                }
+            });
+            while !refused.get() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // The thread never ends if the core is blocked.
+        std::thread::spawn(move || {
+            wire.ours.enter(|| run(app));
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(Duration::from_secs(60)).expect("the core is blocked");
+    }
+}
+
 #[test]
 fn one_queue_runs_one_of_two_cores() {
     let Some(wire) = wire("one queue") else { return };

@@ -9,6 +9,7 @@ use super::kernel_unsafe::recv_datagram;
 use super::waiting::Waiting;
 use fs_rt::PortLease;
 use socket2::SockRef;
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,6 +22,8 @@ pub(super) struct KernelSide {
     socket: UdpSocket,
     /// False: another core receives.
     reads: bool,
+    /// It had no room for a datagram, and no task has waited for some since.
+    full: Cell<bool>,
     readers: Arc<Waiting>,
     writers: Arc<Waiting>,
 }
@@ -35,7 +38,7 @@ impl KernelSide {
         if options.domain()? == socket2::Domain::IPV6 {
             options.set_recv_tclass_v6(true)?;
         }
-        Ok(Some(Self { socket, reads: true, readers: Arc::default(), writers: Arc::default() }))
+        Ok(Some(Self { socket, reads: true, full: Cell::new(false), readers: Arc::default(), writers: Arc::default() }))
     }
 
     /// From now on nothing can be received. Another core's side has the same queue.
@@ -49,7 +52,15 @@ impl KernelSide {
     }
 
     pub(super) fn try_send(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
-        self.socket.try_send_to(buf, to)
+        let sent = self.socket.try_send_to(buf, to);
+        self.full.set(sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock));
+        sent
+    }
+
+    /// Returns true if the last datagram found no room. tokio then knows of none until the task waits,
+    /// so a task that tried again without waiting would block its core forever.
+    pub(super) fn is_full(&self) -> bool {
+        self.full.get()
     }
 
     pub(super) fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8], to: SocketAddr) -> Poll<io::Result<usize>> {
@@ -94,7 +105,9 @@ impl KernelSide {
 
     /// Ready if a datagram may be sent.
     pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writers.poll(cx, |cx| self.socket.poll_send_ready(cx))
+        let writable = self.writers.poll(cx, |cx| self.socket.poll_send_ready(cx));
+        self.full.set(self.full.get() && writable.is_pending());
+        writable
     }
 
     /// Ready if a datagram may be queued.
