@@ -309,6 +309,39 @@ fn full_kernel_side_blocks_no_core() {
     }
 }
 
+/// The kernel knows a path MTU below the device's, here from a route instead of an ICMP message.
+#[test]
+fn segments_are_not_fragmented_by_the_kernel() {
+    let Some(wire) = wire("segments and a path's MTU") else { return };
+    wire.ours.run(&format!("ip route add {OTHER_PEER}/32 dev fsc2 mtu 600"));
+    let peer = wire.peer.enter(|| std::net::UdpSocket::bind(at(OTHER_PEER, 53)).unwrap());
+    peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let fragments = || {
+        let counters = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+        let mut ip = counters.lines().filter_map(|line| line.strip_prefix("Ip: ")).map(str::split_whitespace);
+        let (mut names, mut values) = (ip.next().unwrap(), ip.next().unwrap());
+        let at = names.position(|name| name == "FragCreates").unwrap();
+        values.nth(at).unwrap().to_owned()
+    };
+    let counts = wire.ours.enter(|| {
+        run(move || async move {
+            let socket = UdpSocket::bind(at(OTHER_OURS, 7778)).await.unwrap();
+            let to = at(OTHER_PEER, 53);
+            let send = || socket.try_send_segments(&[1; 1500], 1000, Some(to));
+            assert_eq!(socket.async_io(tokio::io::Interest::WRITABLE, send).await.unwrap(), 1500);
+            let refused = socket.try_send_segments(&[1; 1501], 1501, Some(to)).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
+            let whole = fragments();
+            assert_eq!(socket.send_to(&[1; 1000], to).await.unwrap(), 1000);
+            [whole, fragments()]
+        })
+    });
+    assert_eq!(counts, ["0", "2"]);
+    for len in [1000, 500, 1000] {
+        assert_eq!(peer.recv(&mut [0; 2000]).unwrap(), len);
+    }
+}
+
 #[test]
 fn one_queue_runs_one_of_two_cores() {
     let Some(wire) = wire("one queue") else { return };
