@@ -269,6 +269,79 @@ fn address_of_another_device_is_reached_through_ours() {
     serve.join().unwrap();
 }
 
+/// The kernel keeps datagrams for a neighbour that does not reply to ARP, until the socket's buffer is full.
+#[test]
+fn full_kernel_side_blocks_no_core() {
+    // A neighbour of the other device, and one of ours.
+    for (silent, connected) in [([10, 90, 0, 77], false), ([10, 89, 0, 77], true)] {
+        let silent = at(IpAddr::from(silent), 9);
+        let Some(wire) = wire("a full buffer of the kernel") else { return };
+        let (done, ended) = std::sync::mpsc::channel();
+        let app = move || async move {
+            let socket = std::net::UdpSocket::bind(at(OTHER_OURS, 7778)).unwrap();
+            socket2::SockRef::from(&socket).set_send_buffer_size(4096).unwrap();
+            let socket = UdpSocket::from_std(socket).unwrap();
+            if connected {
+                socket.connect(silent).await.unwrap();
+            }
+            let refused = std::rc::Rc::new(std::cell::Cell::new(false));
+            let seen = refused.clone();
+            tokio::task::spawn_local(async move {
+                loop {
+                    socket.writable().await.unwrap();
+                    let sent =
+                        if connected { socket.try_send(&[7; 1000]) } else { socket.try_send_to(&[7; 1000], silent) };
+                    if sent.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+                        seen.set(true);
+                    }
+                }
+            });
+            while !refused.get() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // The thread never ends if the core is blocked.
+        std::thread::spawn(move || {
+            wire.ours.enter(|| run(app));
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(Duration::from_secs(60)).expect("the core is blocked");
+    }
+}
+
+/// The kernel knows a path MTU below the device's, here from a route instead of an ICMP message.
+#[test]
+fn segments_are_not_fragmented_by_the_kernel() {
+    let Some(wire) = wire("segments and a path's MTU") else { return };
+    wire.ours.run(&format!("ip route add {OTHER_PEER}/32 dev fsc2 mtu 600"));
+    let peer = wire.peer.enter(|| std::net::UdpSocket::bind(at(OTHER_PEER, 53)).unwrap());
+    peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let fragments = || {
+        let counters = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+        let mut ip = counters.lines().filter_map(|line| line.strip_prefix("Ip: ")).map(str::split_whitespace);
+        let (mut names, mut values) = (ip.next().unwrap(), ip.next().unwrap());
+        let at = names.position(|name| name == "FragCreates").unwrap();
+        values.nth(at).unwrap().to_owned()
+    };
+    let counts = wire.ours.enter(|| {
+        run(move || async move {
+            let socket = UdpSocket::bind(at(OTHER_OURS, 7778)).await.unwrap();
+            let to = at(OTHER_PEER, 53);
+            let send = || socket.try_send_segments(&[1; 1500], 1000, Some(to));
+            assert_eq!(socket.async_io(tokio::io::Interest::WRITABLE, send).await.unwrap(), 1500);
+            let refused = socket.try_send_segments(&[1; 1501], 1501, Some(to)).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
+            let whole = fragments();
+            assert_eq!(socket.send_to(&[1; 1000], to).await.unwrap(), 1000);
+            [whole, fragments()]
+        })
+    });
+    assert_eq!(counts, ["0", "2"]);
+    for len in [1000, 500, 1000] {
+        assert_eq!(peer.recv(&mut [0; 2000]).unwrap(), len);
+    }
+}
+
 #[test]
 fn one_queue_runs_one_of_two_cores() {
     let Some(wire) = wire("one queue") else { return };

@@ -11,14 +11,14 @@ const TCP: i32 = libc::IPPROTO_TCP;
 const SOCKET: i32 = libc::SOL_SOCKET;
 
 /// Returns the value of an option that is a C `int`.
-fn int_option(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
+pub(super) fn int_option(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value = [0; 4];
     option(fd, level, name, &mut value)?;
     Ok(i32::from_ne_bytes(value))
 }
 
 /// Sets an option that is a C `int`.
-fn set_int_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub(super) fn set_int_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     set_option(fd, level, name, &value.to_ne_bytes())
 }
 

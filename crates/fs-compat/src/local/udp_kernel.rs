@@ -5,12 +5,15 @@
 //! and datagrams over loopback. It sends those, and datagrams larger than the MTU. In standalone
 //! addressing there is none, and such datagrams fail with `EMSGSIZE` and `EINVAL`.
 
+use super::kernel_options::{int_option, set_int_option};
 use super::kernel_unsafe::recv_datagram;
 use super::waiting::Waiting;
 use fs_rt::PortLease;
 use socket2::SockRef;
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::Interest;
@@ -21,8 +24,41 @@ pub(super) struct KernelSide {
     socket: UdpSocket,
     /// False: another core receives.
     reads: bool,
+    /// It had no room for a datagram, and no task has waited for some since.
+    full: Cell<bool>,
+    /// For IPv4 and IPv6.
+    fragments: [Fragments; 2],
     readers: Arc<Waiting>,
     writers: Arc<Waiting>,
+}
+
+/// Whether the kernel fragments a socket's datagrams of one IP version.
+#[derive(Debug)]
+struct Fragments {
+    level: i32,
+    name: i32,
+    /// The option as the program has set it, and for datagrams that must not be fragmented.
+    values: [i32; 2],
+    allowed: Cell<bool>,
+}
+
+impl Fragments {
+    fn of(socket: &UdpSocket, (level, name, never): (i32, i32, i32)) -> io::Result<Self> {
+        let values = [int_option(socket.as_raw_fd(), level, name)?, never];
+        Ok(Self { level, name, values, allowed: Cell::new(true) })
+    }
+
+    /// Without the change, the kernel would fragment a datagram larger than the MTU that an ICMP message
+    /// has reported.
+    fn allow(&self, socket: &UdpSocket, allow: bool) -> io::Result<()> {
+        if self.allowed.get() == allow {
+            return Ok(());
+        }
+        let [set, never] = self.values;
+        set_int_option(socket.as_raw_fd(), self.level, self.name, if allow { set } else { never })?;
+        self.allowed.set(allow);
+        Ok(())
+    }
 }
 
 impl KernelSide {
@@ -32,10 +68,15 @@ impl KernelSide {
         let options = SockRef::from(&socket);
         // With an IPv6 socket for IPv4's datagrams too.
         options.set_recv_tos_v4(true)?;
-        if options.domain()? == socket2::Domain::IPV6 {
+        let is_v6 = options.domain()? == socket2::Domain::IPV6;
+        if is_v6 {
             options.set_recv_tclass_v6(true)?;
         }
-        Ok(Some(Self { socket, reads: true, readers: Arc::default(), writers: Arc::default() }))
+        let v4 = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+        let v6 = (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE);
+        let fragments = [Fragments::of(&socket, v4)?, Fragments::of(&socket, if is_v6 { v6 } else { v4 })?];
+        let (readers, writers) = Default::default();
+        Ok(Some(Self { socket, reads: true, full: Cell::new(false), fragments, readers, writers }))
     }
 
     /// From now on nothing can be received. Another core's side has the same queue.
@@ -49,10 +90,35 @@ impl KernelSide {
     }
 
     pub(super) fn try_send(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
-        self.socket.try_send_to(buf, to)
+        self.fragments(to).allow(&self.socket, true)?;
+        self.try_send_as_set(buf, to)
+    }
+
+    /// Like [`KernelSide::try_send`], but the datagram is never fragmented: one larger than the device's
+    /// MTU is refused, and one larger than the path's MTU is lost.
+    pub(super) fn try_send_whole(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.fragments(to).allow(&self.socket, false)?;
+        self.try_send_as_set(buf, to)
+    }
+
+    fn fragments(&self, to: SocketAddr) -> &Fragments {
+        &self.fragments[usize::from(to.ip().to_canonical().is_ipv6())]
+    }
+
+    fn try_send_as_set(&self, buf: &[u8], to: SocketAddr) -> io::Result<usize> {
+        let sent = self.socket.try_send_to(buf, to);
+        self.full.set(sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock));
+        sent
+    }
+
+    /// Returns true if the last datagram found no room. tokio then knows of none until the task waits,
+    /// so a task that tried again without waiting would block its core forever.
+    pub(super) fn is_full(&self) -> bool {
+        self.full.get()
     }
 
     pub(super) fn poll_send(&self, cx: &mut Context<'_>, buf: &[u8], to: SocketAddr) -> Poll<io::Result<usize>> {
+        self.fragments(to).allow(&self.socket, true)?;
         self.writers.poll(cx, |cx| self.socket.poll_send_to(cx, buf, to))
     }
 
@@ -94,7 +160,9 @@ impl KernelSide {
 
     /// Ready if a datagram may be sent.
     pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writers.poll(cx, |cx| self.socket.poll_send_ready(cx))
+        let writable = self.writers.poll(cx, |cx| self.socket.poll_send_ready(cx));
+        self.full.set(self.full.get() && writable.is_pending());
+        writable
     }
 
     /// Ready if a datagram may be queued.

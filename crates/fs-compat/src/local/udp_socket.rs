@@ -126,11 +126,12 @@ impl UdpSocket {
 
     fn set_peer(&self, remote: SocketAddr) -> io::Result<()> {
         let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
-        let elsewhere = || self.core.carrier(None, remote, device) != Carrier::Core;
+        let local = self.local_addr()?;
+        let elsewhere = || self.core.carrier(Some(local), remote, device) != Carrier::Core;
         let kernel = self.kernel.as_ref().filter(|_| elsewhere());
         if let Some(kernel) = kernel {
             let broadcast = kernel.options().broadcast()?;
-            let source = source_in_kernel(self.local_addr()?, remote, |socket| socket.set_broadcast(broadcast))?;
+            let source = source_in_kernel(local, remote, |socket| socket.set_broadcast(broadcast))?;
             self.call(|stack, id| stack.udp_connect_from(id, remote, source.ip()))?;
         } else {
             self.call(|stack, id| stack.udp_connect(id, remote))?;
@@ -226,7 +227,8 @@ impl UdpSocket {
         {
             answer |= Ready::READABLE;
         }
-        if let Some((kernel, _)) = self.only_kernel(None).filter(|_| interest.is_writable())
+        let is_needed = |kernel: &&KernelSide| self.elsewhere.get() || kernel.is_full();
+        if let Some(kernel) = self.kernel.as_ref().filter(is_needed).filter(|_| interest.is_writable())
             && kernel.poll_writable(cx)?.is_pending()
         {
             answer = answer - Ready::WRITABLE;

@@ -7,9 +7,10 @@
 //! Peers that take no data may hold frames indefinitely. The last eighth of the frames is therefore
 //! for connections that have nothing queued, two segments for each, if the peer's window is open
 //! (Linux grants `tcp_wmem[0]` to each socket whatever others hold). A connection that was refused
-//! even that is *starved*: until it is notified and has written, or that turn has ended, no other takes
-//! a frame.
+//! even that is *starved*: until it is notified and has written, or that turn has ended, others leave
+//! it the frames of two segments.
 
+use crate::frame::FramePool;
 use crate::tcb::Tcb;
 use crate::tcb::flags::Flags;
 use crate::tcb::send::sender::Starved;
@@ -73,8 +74,16 @@ impl FrameWaiters {
 
     /// Returns true if a connection has starved for long: the frames do not go around, because peers that
     /// acknowledge nothing hold them.
-    pub(crate) fn starve_for_long(&self, now: Instant) -> bool {
-        self.starved.front().is_some_and(|&(_, _, since)| now.since(since) >= STARVED_LONG)
+    pub(crate) fn starve_for_long(&mut self, slots: &mut Slots, now: Instant) -> bool {
+        while let Some(&(index, generation, since)) = self.starved.front() {
+            match slots.open_mut(index).filter(|tcb| tcb.generation() == generation) {
+                Some(tcb) if is_writer(tcb) => return now.since(since) >= STARVED_LONG,
+                Some(tcb) => tcb.ext_mut().sender.starved = Starved::No,
+                None => {}
+            }
+            self.starved.pop_front();
+        }
+        false
     }
 
     /// Makes a connection wait whose application was refused space.
@@ -106,43 +115,45 @@ impl FrameWaiters {
 
     /// Returns the bytes that a connection may queue now.
     #[inline]
-    pub(crate) fn room(&mut self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
-        let frames = store.room();
+    pub(crate) fn room<P: FramePool>(&mut self, store: &TxStore, pool: &P, tcb: &mut Tcb) -> usize {
+        let (frames, payload) = (store.room(), pool.payload_room());
         if self.is_empty() && frames >= PLENTY {
             return frames * payload.min(usize::from(tcb.mss));
         }
-        self.scarce_room(store, payload, tcb)
+        self.scarce_room(store, payload, pool.available(), tcb)
     }
 
     #[cold]
     #[inline(never)]
-    fn scarce_room(&mut self, store: &TxStore, payload: usize, tcb: &mut Tcb) -> usize {
+    fn scarce_room(&mut self, store: &TxStore, payload: usize, available: usize, tcb: &mut Tcb) -> usize {
         let mss = usize::from(tcb.mss);
-        let mut room = store.room() * payload.min(mss);
+        let (frame, mut left) = (payload.min(mss), store.frames_left());
+        let mut room = store.room() * frame;
         if !self.is_empty() {
-            if self.overtakes(tcb) {
-                return 0;
+            let reserved = self.starved_before(tcb) * SHARE_MIN_SEGMENTS * mss.div_ceil(frame.max(1));
+            if reserved > 0 {
+                left = left.min(available).saturating_sub(reserved);
             }
-            room = room.min(self.share(store, payload, tcb).saturating_sub(tcb.tx.bytes as usize));
+            let share = self.share(store, payload, tcb).saturating_sub(tcb.tx.bytes as usize);
+            room = room.min(left * frame).min(share);
         }
         let least = SHARE_MIN_SEGMENTS * mss;
         if room < least && tcb.tx.bytes == 0 {
-            let left = store.frames_left() * payload.min(mss);
-            room = room.max(least.min(left).min(tcb.snd.wnd() as usize));
+            room = room.max(least.min(left * frame).min(tcb.snd.wnd() as usize));
         }
         room
     }
 
-    /// Returns true if a write would take frames that another, starved connection waits for.
-    fn overtakes(&mut self, tcb: &mut Tcb) -> bool {
+    /// Returns the number of other, starved connections whose frames a write must leave.
+    fn starved_before(&mut self, tcb: &mut Tcb) -> usize {
         let starved = tcb.ext.as_ref().map_or(Starved::No, |ext| ext.sender.starved);
         if starved == Starved::Told {
             tcb.ext_mut().sender.starved = Starved::No;
             // It may have been notified in an earlier turn.
             self.promised = self.promised.saturating_sub(1);
-            return false;
+            return 0;
         }
-        self.starved.len() + self.promised > usize::from(starved == Starved::Waits)
+        (self.starved.len() + self.promised).saturating_sub(usize::from(starved == Starved::Waits))
     }
 
     /// Returns true if the connection is in a list.
@@ -177,7 +188,6 @@ impl FrameWaiters {
     /// Removes the oldest starved connection, or the oldest one that can take half of its share, or an
     /// eighth of all frames. Returns `None` if there is none, or if all frames are promised.
     pub(crate) fn next(&mut self, look: &mut Scan, store: &TxStore, slots: &mut Slots) -> Option<u32> {
-        let is_writer = |tcb: &Tcb| !tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED);
         while look.least > 0 {
             let Some((index, generation, _)) = self.starved.pop_front() else { break };
             let Some(tcb) = slots.open_mut(index).filter(|tcb| tcb.generation() == generation) else { continue };
@@ -217,6 +227,11 @@ impl FrameWaiters {
         self.all_hold_theirs = self.told == 0 && look.frames > 0;
         None
     }
+}
+
+/// Returns true if the application can still write.
+fn is_writer(tcb: &Tcb) -> bool {
+    !tcb.flags.any(Flags::ORPHAN | Flags::FIN_QUEUED)
 }
 
 /// State of a scan: see [`FrameWaiters::look`].

@@ -195,8 +195,8 @@ impl<P: FramePool> Stack<P> {
 
     fn on_retransmission_timer(&mut self, index: u32) {
         let Self { slots, store, stats, config, now, net, frame_waiters, .. } = self;
+        let denies_service = store.is_scarce() && frame_waiters.starve_for_long(slots, *now);
         let Some(tcb) = slots.open_mut(index) else { return };
-        let denies_service = store.is_scarce() && frame_waiters.starve_for_long(*now);
         let limit = give_up_after(config.tcp.retries, tcb.flags.has(Flags::ORPHAN) || denies_service);
         if tcb.gives_up(&config.tcp, limit, *now) || tcb.window_gone_too_long(&config.tcp, *now) {
             return self.time_out(index);

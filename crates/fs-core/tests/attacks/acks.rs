@@ -411,6 +411,8 @@ fn silent_receivers_leave_frames_for_others() {
 /// Silent peers hold all frames but two. Of two honest connections one has them, and the other one starves.
 struct Scarce {
     host: Host,
+    listener: ListenerId,
+    silent: Vec<TcpId>,
     /// Each with the bytes that its application has written.
     honest: [(Peer, TcpId, usize); 2],
 }
@@ -424,22 +426,24 @@ impl Scarce {
         let (mut quick, quick_id) = Peer::open(&mut host, listener, 1000, 60_000, crate::OFFER).unwrap();
         write(&mut host, quick_id, 2000);
         texts(&mut host, &mut quick);
+        let mut silent = Vec::new();
         for port in 2000.. {
             let (_, id) = Peer::open(&mut host, listener, port, 60_000, crate::OFFER).unwrap();
             if host.stack.tcp_send(id, &[1; 100_000]) == Err(Error::WouldBlock) {
                 host.stack.tcp_abort(id);
                 break;
             }
+            silent.push(id);
             sent(&mut host);
         }
         let (slow, slow_id) = Peer::open(&mut host, listener, 1001, 60_000, crate::OFFER).unwrap();
         assert_eq!(host.stack.tcp_send(slow_id, &[1; 20_000]), Err(Error::WouldBlock));
-        Self { host, honest: [(quick, quick_id, 0), (slow, slow_id, 0)] }
+        Self { host, listener, silent, honest: [(quick, quick_id, 0), (slow, slow_id, 0)] }
     }
 
     /// The honest peers acknowledge everything, then the applications write, the first one first.
     fn turn(&mut self) {
-        let Self { host, honest } = self;
+        let Self { host, honest, .. } = self;
         for (peer, ..) in &mut *honest {
             let all = peer.ack;
             ack(host, peer, all, &[]);
@@ -479,4 +483,81 @@ fn silent_peers_stay_while_frames_go_around() {
     }
     assert_eq!(scarce.host.stack.stats().timeouts, 0);
     assert!(scarce.honest.iter().all(|(_, _, written)| *written > 100_000), "the others work");
+}
+
+#[test]
+fn starvation_ends_once_frames_are_free() {
+    // The silent peers have gone. Two batches of connections get requests in turn and reply at once,
+    // before those that have waited for frames. Refused, they would wait in the next turn, in which the
+    // other batch would be refused.
+    let Scarce { mut host, listener, silent, honest } = Scarce::new();
+    let mut clients: Vec<_> =
+        (3000..3008).map(|port| Peer::open(&mut host, listener, port, 60_000, crate::OFFER).unwrap()).collect();
+    silent.into_iter().for_each(|id| host.stack.tcp_abort(id));
+    let (_, slow, _) = honest[1];
+    for turn in 0..20 {
+        let (even, odd) = clients.split_at_mut(4);
+        let batch = if turn % 2 == 0 { even } else { odd };
+        for (peer, _) in &mut *batch {
+            let (seq, all) = (peer.seq, peer.ack);
+            peer.send(&mut host, ACK, seq, all, &[], b"request");
+            peer.seq = seq.wrapping_add(7);
+        }
+        host.stack.tick();
+        let mut events = Vec::new();
+        host.stack.drain_events(&mut events);
+        for (_, id) in &*batch {
+            assert_eq!(host.stack.tcp_recv(*id, &mut [0; 100]), Ok(7));
+            assert_eq!(host.stack.tcp_send(*id, b"reply"), Ok(5), "turn {turn}");
+        }
+        for event in events {
+            if let Event::Tcp(id, ready) = event
+                && (id == slow || clients.iter().any(|(_, client)| *client == id))
+                && ready.contains(Ready::WRITE)
+            {
+                host.stack.tcp_send(id, b"late").unwrap();
+            }
+        }
+        host.transmit(64, false, |packet| {
+            let segment = segment(packet).unwrap();
+            let receiver = clients.iter_mut().find(|(peer, _)| segment.key.local_port() == peer.from);
+            receiver.into_iter().for_each(|(peer, _)| peer.saw(&segment));
+        });
+        host.check();
+    }
+}
+
+#[test]
+fn other_writes_leave_the_frames_of_a_starved_connection() {
+    // Four frames are free.
+    let Scarce { mut host, listener, silent, mut honest } = Scarce::new();
+    let (_, third) = Peer::open(&mut host, listener, 1002, 60_000, crate::OFFER).unwrap();
+    let (peer, quick, _) = &mut honest[0];
+    let all = peer.ack;
+    ack(&mut host, peer, all, &[]);
+    host.stack.tcp_abort(*silent.last().unwrap());
+    host.stack.tick();
+    assert_eq!(host.stack.tcp_send(*quick, &[1; 100]), Ok(100), "takes one");
+    let mss = usize::from(host.stack.sending(third).unwrap().mss);
+    assert_eq!(host.stack.tcp_send(third, &[1; 100_000]), Ok(mss), "takes one");
+    assert_eq!(host.stack.tcp_send(honest[1].1, &[1; 100_000]), Ok(2 * mss));
+}
+
+#[test]
+fn silent_peers_stay_after_a_starved_connection_has_ended() {
+    for shut in [false, true] {
+        let Scarce { mut host, honest, .. } = Scarce::new();
+        if shut {
+            host.stack.tcp_shutdown(honest[1].1, Shutdown::Write).unwrap();
+        } else {
+            host.stack.tcp_abort(honest[1].1);
+        }
+        // If a connection still starved, they would be given up by then.
+        let end = host.now + Duration::from_secs(240);
+        while host.stack.next_deadline().unwrap() < end {
+            host.advance_to_deadline();
+            sent(&mut host);
+        }
+        assert_eq!(host.stack.stats().timeouts, 0, "{shut}");
+    }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 impl UdpSocket {
     /// Sends `buf` as datagrams of `size` bytes (UDP_SEGMENT), the last one with the rest: all of
-    /// them or none. `target: None` is the peer that was set.
+    /// them or none. `target: None` is the peer that was set. They are not fragmented.
     pub fn try_send_segments(&self, buf: &[u8], size: usize, target: Option<SocketAddr>) -> io::Result<usize> {
         self.try_send_segments_marked(buf, size, target, None)
     }
@@ -30,9 +30,9 @@ impl UdpSocket {
         let way = self.other_way(refused, target).filter(|_| refused.raw_os_error() != Some(libc::EMSGSIZE));
         let Some((kernel, target)) = way else { return sent };
         let mut all = buf.chunks(size.max(1));
-        kernel.try_send(all.next().unwrap_or_default(), target)?;
+        kernel.try_send_whole(all.next().unwrap_or_default(), target)?;
         // A datagram for which the kernel has no room is lost, as on the network.
-        all.for_each(|datagram| drop(kernel.try_send(datagram, target)));
+        all.for_each(|datagram| drop(kernel.try_send_whole(datagram, target)));
         Ok(buf.len())
     }
 

@@ -42,7 +42,7 @@ impl<P: FramePool> Stack<P> {
         let on_trial = tcb.raise_mss(*now);
         tcb.hold_for_more(false);
         let limit = wanted.min(room as usize);
-        let most = limit.min(frame_waiters.room(store, pool.payload_room(), tcb));
+        let most = limit.min(frame_waiters.room(store, pool, tcb));
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss.into(), summed, push_at_end: true, push_every: tcb.max_snd_wnd() / 2 };
         let before = if tcb.tx.next == NIL { NIL } else { tcb.tx.tail() };

@@ -85,7 +85,7 @@ impl<P: FramePool> Stack<P> {
         let more = then == Then::More;
         tcb.hold_for_more(more);
         let wanted = buf.len().min(room as usize);
-        let fits = wanted.min(frame_waiters.room(store, pool.payload_room(), tcb));
+        let fits = wanted.min(frame_waiters.room(store, pool, tcb));
         let summed = !net.path(tcb.path).tx_checksum();
         let cut = Cut { mss: tcb.mss as u32, summed, push_at_end: !more, push_every: tcb.max_snd_wnd() / 2 };
         let n = tcb.tx.write(store, pool, tcb.snd.nxt(), &buf[..fits], cut);
@@ -128,7 +128,7 @@ impl<P: FramePool> Stack<P> {
         }
         let Self { slots, store, pool, net, frame_waiters, now, .. } = self;
         let Some(tcb) = slots.open_mut(index) else { return Err((Error::NotConnected, frame)) };
-        if frame_waiters.room(store, pool.payload_room(), tcb) == 0 {
+        if frame_waiters.room(store, pool, tcb) == 0 {
             // The send share of the core (receiving needs frames, too) or of this connection is
             // spent.
             tcb.refused_room();
