@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Of another crate.
-const ELSEWHERE: [&str; 1] = ["ToSocketAddrs"];
+/// The others are values of `Builder`'s settings, whose methods say how.
+const ELSEWHERE: [&str; 7] = ["ToSocketAddrs", "Ecn", "FastOpen", "Limits", "PortLease", "Secret", "TcpConfig"];
 
 /// Collects each public type of the sources, and whether its comment has an example.
 fn documented(folder: &Path, types: &mut BTreeMap<String, bool>) {
