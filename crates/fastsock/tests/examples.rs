@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Of another crate.
-/// The others are values of `Builder`'s settings, whose methods say how.
+/// Of another crate, or a value of `Builder`'s settings, whose methods say how.
 const ELSEWHERE: [&str; 7] = ["ToSocketAddrs", "Ecn", "FastOpen", "Limits", "PortLease", "Secret", "TcpConfig"];
 
 /// Collects each public type of the sources, and whether its comment has an example.
