@@ -14,7 +14,7 @@ use http::Request;
 use http2::{Sender, body, connect, handshake_on, request, run};
 use hyper::body::{Body, Frame};
 use hyper::client::conn::http2::SendRequest;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use identity::Identity;
 use std::convert::Infallible;
 use std::io::Read;
@@ -319,6 +319,24 @@ fn slow_upload_is_not_stuck() {
         drop(parts);
         assert_eq!(asked.await.unwrap(), b"8400");
     });
+}
+
+/// PING and its answer are no progress of a response that the client's window stops.
+#[test]
+fn client_that_only_pings_is_closed() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|_| ok("x")), "timeouts = { idle = \"1s\", response = \"1s\" }");
+    run(async {
+        let (stream, _) = connect(&identity, proxy.addr(), &["h2"]).await;
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).keep_alive_interval(Duration::from_millis(200)).initial_stream_window_size(0);
+        let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let response = sender.send_request(request("/", Vec::new())).await.unwrap();
+        tokio::time::timeout(PATIENCE, connection).await.expect("in time").unwrap().unwrap_err();
+        drop(response);
+    });
+    assert_eq!(identity::metric(&proxy, "fs_proxy_connections_failed"), 1);
 }
 
 /// A server that does not read stops the uploads to it, and no others of the same client.

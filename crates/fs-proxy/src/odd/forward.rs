@@ -77,7 +77,8 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     exchange.keep_fields(&head.headers);
     // The messages of a gRPC stream may be far apart.
     let pace = if upstream.is_http2 { 1 } else { site.upload_pace() };
-    let (body, progress) = RequestBody::new(body, head.extensions.remove(), site.config.timeouts.idle, pace);
+    let limits = (site.config.timeouts.idle, pace);
+    let (body, progress) = RequestBody::new(&client.connection, body, head.extensions.remove(), limits);
     exchange.progress = Some(progress.clone());
     let request = Request::from_parts(head, body);
     match attempts(client, (&upstream, key), request, &progress, upgrade).await {

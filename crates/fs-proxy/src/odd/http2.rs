@@ -57,6 +57,7 @@ pub(crate) async fn serve(
     let (connection, tunnel) = (connection.clone(), Rc::default());
     let client = Rc::new(Client { site, socket, listener, peer, neighbour, is_tls, connection, tunnel });
     let timeouts = &client.site.config.timeouts;
+    client.connection.made_progress();
     let moved = Rc::new(Cell::new(Instant::now()));
     let service = Requests { client: client.clone(), count: Rc::default(), ends: Rc::default() };
     let mut builder = Builder::new(Local);
@@ -81,7 +82,7 @@ pub(crate) async fn serve(
         }
     });
     // A client that does not read holds its requests' servers.
-    let mut stuck = pin!(stuck(&client.connection, &moved, timeouts.idle + timeouts.response));
+    let mut stuck = pin!(stuck(&client.connection, timeouts.idle + timeouts.response));
     let result = tokio::select! {
         biased;
         result = serving.as_mut() => Some(result),
@@ -132,13 +133,15 @@ async fn quiet(connection: &Connection, moved: &Cell<Instant>, last: Instant) {
     }
 }
 
-/// Completes if the connection is busy, and no byte moves in either direction for this time.
-async fn stuck(connection: &Connection, moved: &Cell<Instant>, limit: Duration) {
+/// Completes if the connection is busy without progress for this time, or although it was asked to leave.
+async fn stuck(connection: &Connection, limit: Duration) {
+    let mut was_leaving = false;
     loop {
         tokio::time::sleep(limit).await;
-        if connection.is_busy() && moved.get().elapsed() >= limit {
+        if connection.is_busy() && (was_leaving || connection.without_progress() >= limit) {
             return;
         }
+        was_leaving = connection.is_leaving();
     }
 }
 
@@ -159,6 +162,7 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let Self { client, count, ends } = self.clone();
         count.set(count.get() + 1);
+        client.connection.made_progress();
         Box::pin(async move {
             // Like HTTP/1.1: requests after a reload are served by the new configuration.
             let server = match client.site.is_retired() {
@@ -168,7 +172,9 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
                 }
                 false => client,
             };
-            Ok(forward(&server, request).await)
+            let response = forward(&server, request).await;
+            server.connection.made_progress();
+            Ok(response)
         })
     }
 }
@@ -266,5 +272,33 @@ impl AsyncWrite for Watched {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
         }
         self.poll_linger(cx).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::{Clients, Limits};
+
+    /// A client that was asked to leave keeps a core's new clients waiting.
+    #[tokio::test]
+    async fn progress_does_not_extend_the_time_to_leave() {
+        let clients = Clients::new(Limits { clients: 1, pooled: 0 });
+        let (connection, busy) = clients.enter();
+        drop(busy);
+        assert!(clients.close_idlest());
+        let _request = connection.busy();
+        let progress = async {
+            loop {
+                connection.made_progress();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            () = progress => {}
+            closed = tokio::time::timeout(Duration::from_secs(5), stuck(&connection, Duration::from_millis(100))) => {
+                closed.expect("in time");
+            }
+        }
     }
 }
