@@ -277,7 +277,8 @@ async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: 
     let open = site.connect(used.server(), site.config.timeouts.connect);
     #[cfg(feature = "http2")]
     if upstream.is_http2 {
-        return used.server().http2.take_or_open(open).await.map(Sender::Http2);
+        let place = client.connection.another(site.config.timeouts.connect);
+        return used.server().http2.take_or_open(place, open).await.map(Sender::Http2);
     }
     debug_assert!(!upstream.is_http2);
     let stream = open.await?;
