@@ -191,6 +191,7 @@ impl Clients {
             last: Cell::new(self.moment()),
             busy: Cell::new(0),
             unsent: Cell::new(0),
+            progress: Cell::new(None),
             is_listed: Cell::new(false),
             relays_to: Cell::new(None),
             has_moved: Cell::new(false),
@@ -280,6 +281,8 @@ pub(crate) struct Connection {
     busy: Cell<usize>,
     /// Parts of responses that the socket has not taken. Their requests may be over.
     unsent: Cell<usize>,
+    /// When a request or a response last made progress, if the connection uses HTTP/2.
+    progress: Cell<Option<Instant>>,
     is_listed: Cell<bool>,
     /// The server of a relay, for which bytes count as activity instead of requests.
     relays_to: Cell<Option<SocketAddr>>,
@@ -376,6 +379,18 @@ impl Connection {
     pub(crate) fn unsent(self: &Rc<Self>) -> Unsent {
         self.unsent.set(self.unsent.get() + 1);
         Unsent(self.clone())
+    }
+
+    /// Records that a request or a response has made progress. Bytes on the wire are none: a client that
+    /// never takes its response can send PING.
+    pub(crate) fn made_progress(&self) {
+        self.progress.set(Some(Instant::now()));
+    }
+
+    /// Returns the time since the last progress.
+    #[cfg(feature = "http2")]
+    pub(crate) fn without_progress(&self) -> Duration {
+        self.progress.get().map_or(Duration::ZERO, |last| last.elapsed())
     }
 
     /// Returns true if a request is in progress.
@@ -480,6 +495,13 @@ impl Drop for Busy {
 
 /// Bytes that the client's socket has not taken.
 pub(crate) struct Unsent(Rc<Connection>);
+
+impl Unsent {
+    /// The socket has taken some of them.
+    pub(crate) fn shrinks(&self) {
+        self.0.made_progress();
+    }
+}
 
 impl Drop for Unsent {
     fn drop(&mut self) {

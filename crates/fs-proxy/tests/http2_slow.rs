@@ -14,7 +14,7 @@ use http::Request;
 use http2::{Sender, body, connect, handshake_on, request, run};
 use hyper::body::{Body, Frame};
 use hyper::client::conn::http2::SendRequest;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use identity::Identity;
 use std::convert::Infallible;
 use std::io::Read;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::client::TlsStream;
@@ -279,6 +279,78 @@ fn last_response_of_a_stop_arrives() {
     assert!(proxy.program.wait().success());
 }
 
+/// Returns a frame (RFC 9113 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = payload.len() as u32;
+    [&length.to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
+/// From the proxy's GOAWAY on sends `next` all the time, and answers nothing. Returns when the proxy has closed.
+async fn stays(identity: &Identity, proxy: &Proxy, mut next: impl FnMut() -> Vec<u8>) {
+    let (stream, _) = connect(identity, proxy.addr(), &["h2"]).await;
+    let (mut from, mut to) = tokio::io::split(stream);
+    let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, &[])].concat();
+    to.write_all(&preface).await.unwrap();
+    let mut head = [0; 9];
+    while head[3] != GOAWAY {
+        from.read_exact(&mut head).await.unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        from.read_exact(&mut vec![0; length as usize]).await.unwrap();
+    }
+    tokio::spawn(async move { tokio::io::copy(&mut from, &mut tokio::io::sink()).await });
+    while to.write_all(&next()).await.is_ok() && to.flush().await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// The end of a connection that was announced comes whatever the client sends: the proxy could not be replaced.
+#[test]
+fn client_that_stays_after_goaway_is_closed() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|_| ok("x")), "timeouts = { idle = \"1s\" }");
+    run(async {
+        let pings = || frame(PING, 0, 0, &[0; 8]);
+        tokio::time::timeout(PATIENCE, stays(&identity, &proxy, pings)).await.expect("in time");
+        // GET / of x, with HPACK's static table, HEADERS with END_STREAM and END_HEADERS.
+        let mut stream = 0;
+        let requests = || {
+            stream += 2;
+            frame(1, 5, stream - 1, b"\x82\x87\x84\x41\x01x")
+        };
+        tokio::time::timeout(PATIENCE, stays(&identity, &proxy, requests)).await.expect("in time");
+        assert!(responses(&proxy) > 0);
+    });
+}
+
+/// The client sends something all the time after the proxy's FIN.
+#[test]
+fn client_that_stays_after_the_end_is_closed() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|_| ok("x")), "timeouts = { idle = \"1s\" }");
+    // Its answer to the PING after GOAWAY (RFC 9113 6.7, hyper's): the proxy ends its side.
+    let pongs = || frame(PING, 1, 0, &[0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54]);
+    run(async { tokio::time::timeout(PATIENCE, stays(&identity, &proxy, pongs)).await.expect("in time") });
+}
+
+/// What the client sends is no progress either if it reads nothing.
+#[test]
+fn client_that_reads_no_answers_is_closed() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", nobody(), "timeouts = { idle = \"1s\", response = \"1s\" }");
+    run(async {
+        let (mut stream, _) = connect(&identity, proxy.addr(), &["h2"]).await;
+        let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, &[])].concat();
+        stream.write_all(&preface).await.unwrap();
+        let pings = frame(PING, 0, 0, &[0; 8]).repeat(1000);
+        let sending = async { while stream.write_all(&pings).await.is_ok() {} };
+        tokio::time::timeout(PATIENCE, sending).await.expect("in time");
+    });
+}
+
 /// A body that a test sends in parts.
 struct Parts(mpsc::Receiver<Bytes>);
 
@@ -319,6 +391,24 @@ fn slow_upload_is_not_stuck() {
         drop(parts);
         assert_eq!(asked.await.unwrap(), b"8400");
     });
+}
+
+/// PING and its answer are no progress of a response that the client's window stops.
+#[test]
+fn client_that_only_pings_is_closed() {
+    let identity = Identity::new();
+    let proxy = identity.start("http", http_backend(|_| ok("x")), "timeouts = { idle = \"1s\", response = \"1s\" }");
+    run(async {
+        let (stream, _) = connect(&identity, proxy.addr(), &["h2"]).await;
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).keep_alive_interval(Duration::from_millis(200)).initial_stream_window_size(0);
+        let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let response = sender.send_request(request("/", Vec::new())).await.unwrap();
+        tokio::time::timeout(PATIENCE, connection).await.expect("in time").unwrap().unwrap_err();
+        drop(response);
+    });
+    assert_eq!(identity::metric(&proxy, "fs_proxy_connections_failed"), 1);
 }
 
 /// A server that does not read stops the uploads to it, and no others of the same client.

@@ -497,6 +497,75 @@ fn servers_limit_of_requests_is_kept() {
     });
 }
 
+/// Every further connection to the server uses a descriptor, like a client.
+#[test]
+fn connections_for_a_servers_limit_are_counted() {
+    let front = Identity::new();
+    let server = Http2Server::with_limit(None, Some(1));
+    let top = "timeouts = { connect = \"1s\", response = \"60s\" }";
+    let config = write_config(&format!("{}http2 = true\n", front.listener("http", server.addr, top)));
+    // It has 9 clients on one core.
+    let proxy = Proxy { program: start_limited(&config, 100), config };
+    run(async {
+        let sender = open(&front, proxy.addr()).await;
+        let (answered, mut answers) = mpsc::channel(60);
+        let ask = |path| {
+            let (mut sender, answered) = (sender.clone(), answered.clone());
+            tokio::spawn(async move {
+                let response = sender.send_request(request(path, Empty::new().boxed_unsync())).await.unwrap();
+                answered.send(response.status().as_u16()).await.unwrap();
+            })
+        };
+        // From this response on the proxy knows the limit.
+        ask("/");
+        assert_eq!(answers.recv().await, Some(200));
+        let held: Vec<_> = (0..60).map(|_| ask("/never")).collect();
+        for _ in 0..51 {
+            assert_eq!(answers.recv().await, Some(503));
+        }
+        assert_eq!(server.connections.load(Ordering::SeqCst), 9);
+        // Some time after the requests, clients have the places again.
+        held.iter().for_each(tokio::task::JoinHandle::abort);
+        drop(sender);
+        loop {
+            let mut clients = Vec::new();
+            for _ in 0..9 {
+                clients.push(open(&front, proxy.addr()).await);
+            }
+            // One that must leave has a second.
+            tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+            if clients.iter().all(|client| !client.is_closed()) {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn requests_wait_for_a_server_that_allows_none() {
+    let front = Identity::new();
+    let server = Http2Server::with_limit(None, Some(0));
+    let proxy = start_http2(&front, server.addr, "", "");
+    run(async {
+        let sender = open(&front, proxy.addr()).await;
+        let ask = || {
+            let mut sender = sender.clone();
+            let request = request("/", Empty::new().boxed_unsync());
+            tokio::spawn(async move { sender.send_request(request).await.unwrap().status() })
+        };
+        // One after the other, so that the proxy has the limit by the last.
+        let mut held = Vec::new();
+        for number in 1..=5 {
+            held.push(ask());
+            while identity::metric(&proxy, "fs_proxy_server_active") < number {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
+        assert!(held.iter().all(|held| !held.is_finished()));
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    });
+}
+
 #[test]
 fn server_that_offers_no_http2_is_not_used() {
     let (front, back) = (Identity::new(), Identity::new());

@@ -70,7 +70,7 @@ impl WebBody {
 /// its bytes.
 pub(crate) struct Part {
     bytes: Bytes,
-    _unsent: Option<Unsent>,
+    unsent: Option<Unsent>,
 }
 
 impl Buf for Part {
@@ -84,6 +84,9 @@ impl Buf for Part {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
+        if let Some(unsent) = self.unsent.as_ref().filter(|_| count > 0) {
+            unsent.shrinks();
+        }
     }
 }
 
@@ -119,7 +122,7 @@ impl Body for WebBody {
             exchange.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
         let unsent = || this.exchange.as_ref().and_then(Exchange::unsent);
-        let part = |bytes| Part { bytes, _unsent: unsent() };
+        let part = |bytes| Part { bytes, unsent: unsent() };
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(part))))
     }
 

@@ -77,7 +77,8 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     exchange.keep_fields(&head.headers);
     // The messages of a gRPC stream may be far apart.
     let pace = if upstream.is_http2 { 1 } else { site.upload_pace() };
-    let (body, progress) = RequestBody::new(body, head.extensions.remove(), site.config.timeouts.idle, pace);
+    let limits = (site.config.timeouts.idle, pace);
+    let (body, progress) = RequestBody::new(&client.connection, body, head.extensions.remove(), limits);
     exchange.progress = Some(progress.clone());
     let request = Request::from_parts(head, body);
     match attempts(client, (&upstream, key), request, &progress, upgrade).await {
@@ -276,7 +277,8 @@ async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: 
     let open = site.connect(used.server(), site.config.timeouts.connect);
     #[cfg(feature = "http2")]
     if upstream.is_http2 {
-        return used.server().http2.take_or_open(open).await.map(Sender::Http2);
+        let place = client.connection.another(site.config.timeouts.connect);
+        return used.server().http2.take_or_open(place, open).await.map(Sender::Http2);
     }
     debug_assert!(!upstream.is_http2);
     let stream = open.await?;

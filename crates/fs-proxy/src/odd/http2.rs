@@ -15,7 +15,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -57,8 +56,10 @@ pub(crate) async fn serve(
     let (connection, tunnel) = (connection.clone(), Rc::default());
     let client = Rc::new(Client { site, socket, listener, peer, neighbour, is_tls, connection, tunnel });
     let timeouts = &client.site.config.timeouts;
+    client.connection.made_progress();
     let moved = Rc::new(Cell::new(Instant::now()));
-    let service = Requests { client: client.clone(), count: Rc::default(), ends: Rc::default() };
+    let (count, ends, end) = (Rc::default(), Rc::default(), Rc::default());
+    let service = Requests { client: client.clone(), count, ends, end };
     let mut builder = Builder::new(Local);
     builder
         .timer(TokioTimer::new())
@@ -81,7 +82,7 @@ pub(crate) async fn serve(
         }
     });
     // A client that does not read holds its requests' servers.
-    let mut stuck = pin!(stuck(&client.connection, &moved, timeouts.idle + timeouts.response));
+    let mut stuck = pin!(stuck(&client.connection, timeouts.idle + timeouts.response));
     let result = tokio::select! {
         biased;
         result = serving.as_mut() => Some(result),
@@ -92,11 +93,12 @@ pub(crate) async fn serve(
         Some(result) => result,
         None => {
             let last = moved.get();
+            service.end.set(Some(Instant::now() + timeouts.idle));
             serving.as_mut().graceful_shutdown();
             tokio::select! {
                 biased;
                 result = serving.as_mut() => result,
-                () = quiet(&client.connection, &moved, last) => return,
+                () = quiet(&client.connection, &moved, last, timeouts.idle) => return,
                 () = stuck.as_mut() => return client.site.listener_stats(listener).failed.add(1),
             }
         }
@@ -119,26 +121,29 @@ async fn idle(service: &Requests, limit: Duration) {
 }
 
 /// Completes after a while, when no request is in progress and the client has all responses. `last` is
-/// when the last byte moved before the end was announced.
-async fn quiet(connection: &Connection, moved: &Cell<Instant>, last: Instant) {
+/// when the last byte moved before the end was announced. A client that goes on sending has `limit`.
+async fn quiet(connection: &Connection, moved: &Cell<Instant>, last: Instant, limit: Duration) {
     // The announcement itself, which is written by now, does not count.
-    let announced = moved.get();
+    let (announced, since) = (moved.get(), Instant::now());
     loop {
         tokio::time::sleep(GRACE).await;
         let last = if moved.get() == announced { last } else { moved.get() };
-        if !connection.is_busy() && (connection.is_leaving() || last.elapsed() >= LINGER) {
+        let is_late = since.elapsed().min(connection.without_progress()) >= limit;
+        if !connection.is_busy() && (connection.is_leaving() || is_late || last.elapsed() >= LINGER) {
             return;
         }
     }
 }
 
-/// Completes if the connection is busy, and no byte moves in either direction for this time.
-async fn stuck(connection: &Connection, moved: &Cell<Instant>, limit: Duration) {
+/// Completes if the connection is busy without progress for this time, or although it was asked to leave.
+async fn stuck(connection: &Connection, limit: Duration) {
+    let mut was_leaving = false;
     loop {
         tokio::time::sleep(limit).await;
-        if connection.is_busy() && moved.get().elapsed() >= limit {
+        if connection.is_busy() && (was_leaving || connection.without_progress() >= limit) {
             return;
         }
+        was_leaving = connection.is_leaving();
     }
 }
 
@@ -149,16 +154,23 @@ struct Requests {
     count: Rc<Cell<u64>>,
     /// Notified if the connection shall end after its requests.
     ends: Rc<Notify>,
+    /// Requests after this time are refused. A client that does not answer the PING after GOAWAY could
+    /// send them for ever.
+    end: Rc<Cell<Option<Instant>>>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Requests {
     type Response = Response<WebBody>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>>>>;
+    type Error = h2::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, h2::Error>>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let Self { client, count, ends } = self.clone();
+        let Self { client, count, ends, end } = self.clone();
+        if end.get().is_some_and(|end| Instant::now() >= end) {
+            return Box::pin(std::future::ready(Err(h2::Reason::REFUSED_STREAM.into())));
+        }
         count.set(count.get() + 1);
+        client.connection.made_progress();
         Box::pin(async move {
             // Like HTTP/1.1: requests after a reload are served by the new configuration.
             let server = match client.site.is_retired() {
@@ -168,7 +180,9 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
                 }
                 false => client,
             };
-            Ok(forward(&server, request).await)
+            let response = forward(&server, request).await;
+            server.connection.made_progress();
+            Ok(response)
         })
     }
 }
@@ -180,14 +194,8 @@ struct Watched {
     connection: Rc<Connection>,
     /// There while the socket takes nothing: hyper has copied small parts of responses.
     unsent: Option<Unsent>,
-    linger: Option<Linger>,
-}
-
-/// The time between the stream's end and its close.
-struct Linger {
-    timer: Pin<Box<Sleep>>,
-    /// Bytes read since the end.
-    unread: usize,
+    /// The time between the stream's end and its close.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl Watched {
@@ -199,21 +207,20 @@ impl Watched {
         written
     }
 
-    /// Ready when the client has closed too, or sends nothing for a while, or more than its window.
+    /// Ready when the client has closed too, or sends nothing for a while. [`quiet`] has an end for a client
+    /// that always sends.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = || Box::pin(tokio::time::sleep(LINGER));
-        let linger = self.linger.get_or_insert_with(|| Linger { timer: timer(), unread: 0 });
+        let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
         let mut bytes = [0; 16 << 10];
         loop {
             let mut unread = ReadBuf::new(&mut bytes);
             match Pin::new(&mut self.stream).poll_read(cx, &mut unread) {
-                Poll::Ready(Ok(())) if !unread.filled().is_empty() && linger.unread < CONNECTION_WINDOW as usize => {
-                    linger.unread += unread.filled().len();
+                Poll::Ready(Ok(())) if !unread.filled().is_empty() => {
                     self.moved.set(Instant::now());
-                    linger.timer.as_mut().reset(Instant::now() + LINGER);
+                    linger.as_mut().reset(Instant::now() + LINGER);
                 }
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => return linger.timer.as_mut().poll(cx),
+                Poll::Pending => return linger.as_mut().poll(cx),
             }
         }
     }
@@ -266,5 +273,33 @@ impl AsyncWrite for Watched {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
         }
         self.poll_linger(cx).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::{Clients, Limits};
+
+    /// A client that was asked to leave keeps a core's new clients waiting.
+    #[tokio::test]
+    async fn progress_does_not_extend_the_time_to_leave() {
+        let clients = Clients::new(Limits { clients: 1, pooled: 0 });
+        let (connection, busy) = clients.enter();
+        drop(busy);
+        assert!(clients.close_idlest());
+        let _request = connection.busy();
+        let progress = async {
+            loop {
+                connection.made_progress();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            () = progress => {}
+            closed = tokio::time::timeout(Duration::from_secs(5), stuck(&connection, Duration::from_millis(100))) => {
+                closed.expect("in time");
+            }
+        }
     }
 }

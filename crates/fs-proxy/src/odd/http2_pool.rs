@@ -3,9 +3,11 @@
 use super::options::BUFFER_MAX;
 use super::request_body::RequestBody;
 use super::spawn::Local;
+use crate::clients::Place;
 use fs_stacks::Stream;
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -23,10 +25,24 @@ const STREAM_WINDOW: u32 = 128 << 10;
 /// Slow clients with all of a connection's requests must not stop it.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
 
+/// Time without requests after which a connection ends that holds a place like a client's. Too low: each
+/// burst of requests connects. Too high: bursts take the places of clients.
+const PLACE_IDLE: Duration = Duration::from_secs(1);
+
+/// Time for a server's first SETTINGS, which say how many requests a connection may have. Requests before
+/// them could be refused. Too low: requests beyond the limit wait for others. Too high: a server that allows
+/// none, for a while, delays the requests to it.
+const SETTINGS_MAX: Duration = Duration::from_secs(1);
+
+/// Time between checks for them. Too low: work. Too high: new connections are late by as much.
+const SETTINGS_POLL: Duration = Duration::from_millis(1);
+
 /// A core's connections to a server.
 pub(crate) struct Http2Pool {
     idle: Duration,
     lines: RefCell<Vec<Rc<Line>>>,
+    /// The connection without a place. The limits of a core's connections have room for one.
+    first: RefCell<Weak<Line>>,
     is_closed: Cell<bool>,
     /// Held by the request that opens a connection. Others wait, and share it.
     opening: Mutex<()>,
@@ -46,6 +62,8 @@ struct Line {
     last_use: Cell<Instant>,
     /// The connection gets no more requests.
     is_given_up: Cell<bool>,
+    /// A place like a client's, unless it is the pool's first.
+    place: Option<Place>,
 }
 
 /// A request's share of a connection.
@@ -80,10 +98,15 @@ impl Line {
     }
 
     /// Returns true if it may have one more request. A request above the server's limit would wait in
-    /// hyper until another one has ended. The limit is unknown until the server's first SETTINGS.
+    /// hyper until another one has ended. With a limit of 0, or none yet, it waits there too: another connection
+    /// would have the same one (RFC 9113 6.5.2: only for a short time).
     fn has_room(&self) -> bool {
-        let of_server = self.driven.upgrade().map_or(0, |driven| driven.borrow().current_max_send_streams());
-        self.requests.get() < STREAMS_MAX.min(of_server)
+        let limit = match limit_of(&self.driven) {
+            None => return false,
+            Some(0) => STREAMS_MAX,
+            Some(limit) => limit.min(STREAMS_MAX),
+        };
+        self.requests.get() < limit
     }
 }
 
@@ -92,6 +115,7 @@ impl Http2Pool {
         Self {
             idle,
             lines: RefCell::default(),
+            first: RefCell::default(),
             is_closed: Cell::new(false),
             opening: Mutex::default(),
             failures: Cell::new(0),
@@ -106,9 +130,13 @@ impl Http2Pool {
         lines.iter().find(|line| line.has_room()).map(Share::of)
     }
 
-    /// As [`Http2Pool::take`]. Opens a connection if none has room. Requests that wait for the same
-    /// attempt share its result.
-    pub(super) async fn take_or_open(&self, open: impl Future<Output = io::Result<Stream>>) -> io::Result<Share> {
+    /// As [`Http2Pool::take`]. Opens a connection if none has room, and waits for its `place` if it is not the
+    /// first. Requests that wait for the same attempt share its result.
+    pub(super) async fn take_or_open(
+        &self,
+        place: impl Future<Output = Option<Place>>,
+        open: impl Future<Output = io::Result<Stream>>,
+    ) -> io::Result<Share> {
         let before = self.failures.get();
         let _opening = self.opening.lock().await;
         if let Some(share) = self.take() {
@@ -119,11 +147,26 @@ impl Http2Pool {
         {
             return Err(copy(error));
         }
-        let opened = async { start(open.await?).await };
+        let is_first = self.first.borrow().strong_count() == 0;
+        let place = if is_first { None } else { place.await };
+        // Another request may have ended while this one waited.
+        if !is_first && let Some(share) = self.take() {
+            return Ok(share);
+        }
+        let opened = async {
+            if !is_first && place.is_none() {
+                return Err(Errno::MFILE.into());
+            }
+            start(open.await?).await
+        };
         match opened.await {
             Ok((sender, driven)) => {
                 let (requests, is_given_up) = (Cell::new(0), Cell::new(self.is_closed.get()));
-                let line = Rc::new(Line { sender, driven, requests, last_use: Cell::new(Instant::now()), is_given_up });
+                let last_use = Cell::new(Instant::now());
+                let line = Rc::new(Line { sender, driven, requests, last_use, is_given_up, place });
+                if is_first {
+                    self.first.replace(Rc::downgrade(&line));
+                }
                 self.lines.borrow_mut().push(line.clone());
                 Ok(Share::of(&line))
             }
@@ -137,7 +180,8 @@ impl Http2Pool {
 
     /// Drops connections that were idle for too long. They end with GOAWAY.
     pub(crate) fn expire(&self) {
-        let is_idle = |line: &Line| line.requests.get() == 0 && line.last_use.get().elapsed() >= self.idle;
+        let limit = |line: &Line| line.place.as_ref().map_or(self.idle, |_| self.idle.min(PLACE_IDLE));
+        let is_idle = |line: &Line| line.requests.get() == 0 && line.last_use.get().elapsed() >= limit(line);
         self.lines.borrow_mut().retain(|line| line.is_usable() && !is_idle(line));
     }
 
@@ -155,7 +199,7 @@ async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Dri
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .initial_max_send_streams(STREAMS_MAX)
+        .initial_max_send_streams(0)
         .max_header_list_size(BUFFER_MAX as u32)
         .max_send_buf_size(BUFFER_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
@@ -166,7 +210,18 @@ async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Dri
             tracing::debug!("HTTP/2 to a server: {error}");
         }
     });
+    // hyper does not tell when they arrive.
+    let until = Instant::now() + SETTINGS_MAX;
+    while Instant::now() < until && limit_of(&weak) == Some(0) {
+        tokio::time::sleep(SETTINGS_POLL).await;
+    }
     Ok((sender, weak))
+}
+
+/// Returns the server's limit of requests of a connection, 0 before its first SETTINGS, and `None` after the
+/// connection's end.
+fn limit_of(driven: &Weak<Driven>) -> Option<usize> {
+    driven.upgrade().map(|driven| driven.borrow().current_max_send_streams())
 }
 
 /// Copies an error, so that each waiting request has one.

@@ -1,5 +1,6 @@
 //! A request's body as a stream: counted, with a minimum rate, and never buffered.
 
+use crate::clients::Connection;
 use crate::fields::may_be_trailer;
 use bytes::Bytes;
 use fs_stacks::http::UnreadBody;
@@ -91,23 +92,29 @@ pub(crate) struct Progress {
 pub(crate) struct RequestBody {
     /// `None`: there is no body.
     body: Option<Paced>,
+    client: Option<Rc<Connection>>,
     /// Of an HTTP/1.1 client.
     unread: Option<UnreadBody>,
     progress: Rc<Progress>,
 }
 
 impl RequestBody {
-    /// Creates the body of a request, of which `pace` bytes must arrive within each `limit`.
-    pub(crate) fn new(body: Incoming, unread: Option<UnreadBody>, limit: Duration, pace: u64) -> (Self, Rc<Progress>) {
+    /// Creates the body of a client's request, of which `pace` bytes must arrive within each `limit`.
+    pub(crate) fn new(
+        client: &Rc<Connection>,
+        body: Incoming,
+        unread: Option<UnreadBody>,
+        (limit, pace): (Duration, u64),
+    ) -> (Self, Rc<Progress>) {
         let progress = Rc::new(Progress::default());
         progress.done.set(body.is_end_stream());
         let body = (!body.is_end_stream()).then(|| Paced::new(body, limit, pace));
-        (Self { body, unread, progress: progress.clone() }, progress)
+        (Self { body, client: Some(client.clone()), unread, progress: progress.clone() }, progress)
     }
 
     /// Creates an empty body. `progress` is that of the first attempt.
     pub(crate) fn empty(progress: Rc<Progress>) -> Self {
-        Self { body: None, unread: None, progress }
+        Self { body: None, client: None, unread: None, progress }
     }
 
     pub(crate) fn progress(&self) -> Rc<Progress> {
@@ -120,13 +127,16 @@ impl Body for RequestBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { body: Some(body), unread, progress } = &mut *self else { return Poll::Ready(None) };
+        let Self { body: Some(body), client, unread, progress } = &mut *self else { return Poll::Ready(None) };
         let frame = ready!(body.poll_frame(cx));
         match &frame {
             None => progress.done.set(true),
             Some(Ok(frame)) => {
                 progress.bytes.set(progress.bytes.get() + frame.data_ref().map_or(0, |data| data.len() as u64));
                 progress.done.set(body.body.is_end_stream());
+                if let Some(client) = client {
+                    client.made_progress();
+                }
             }
             Some(Err(error)) => {
                 progress.failed.set(true);
