@@ -68,14 +68,31 @@ struct State {
     /// Connections on which an answer did not come in time. A late answer would be taken for that of
     /// the next request, and a daemon that finds such a connection closed takes the program's pair away.
     /// They are closed after the next connection has replaced them.
-    late: Vec<OwnedFd>,
+    late: Vec<Late>,
+}
+
+/// A connection that is used no more and still open.
+struct Late {
+    socket: OwnedFd,
+    /// An answer will come.
+    is_busy: bool,
 }
 
 impl State {
-    /// Uses the connection for no further request.
+    /// Handles the error of a request. After an answer that cannot be taken (no descriptors are free), or a
+    /// request that cannot be sent, the next one may follow on the same connection.
     fn give_up(&mut self, error: &io::Error) {
-        self.late.extend(self.socket.take().filter(|_| !is_ended(error)));
+        if is_ended(error) {
+            self.socket = None;
+        } else if is_late(error) {
+            self.late.extend(self.socket.take().map(|socket| Late { socket, is_busy: true }));
+        }
     }
+}
+
+/// The answer did not come within SO_RCVTIMEO.
+fn is_late(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// Descriptors that the daemon has handed over.
@@ -238,18 +255,20 @@ impl SharedDevice {
     fn resume<'a>(&self, state: &'a mut State) -> io::Result<BorrowedFd<'a>> {
         if state.socket.as_ref().is_none_or(|socket| wire::is_closed(socket.as_fd())) {
             state.socket = None;
-            state.late.retain(|late| !wire::is_closed(late.as_fd()));
-            if state.late.last().is_some_and(|late| !wire::is_readable(late.as_fd())) {
+            state.late.retain(|late| !wire::is_closed(late.socket.as_fd()));
+            if state.late.iter().any(|late| late.is_busy && !wire::is_readable(late.socket.as_fd())) {
                 // The daemon is alive, and still busy with the last request.
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let socket = connect(&self.control)?;
-            let is_resumed = self.prove(state, &socket);
-            state.socket = Some(socket);
-            if let Err(error) = is_resumed {
-                state.give_up(&error);
+            if let Err(error) = self.prove(state, &socket) {
+                if !is_ended(&error) {
+                    // Its leases are not complete, so no request may follow on it.
+                    state.late.push(Late { socket, is_busy: is_late(&error) });
+                }
                 return Err(error);
             }
+            state.socket = Some(socket);
             state.late.clear();
             tracing::info!(device = self.name, "the daemon knows this program again");
         }

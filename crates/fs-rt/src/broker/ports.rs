@@ -33,7 +33,7 @@ impl SharedDevice {
     }
 
     /// Reserves up to `count` TCP ports from `first` upwards, without their leases.
-    pub(crate) fn reserve_ephemeral(&self, first: u16, count: usize) -> io::Result<(Vec<u16>, Arc<[OwnedFd]>)> {
+    pub(crate) fn reserve_ephemeral(&self, first: u16, count: usize) -> io::Result<(Vec<u16>, Vec<OwnedFd>)> {
         let (mut ports, mut sockets) = (Vec::new(), Vec::new());
         let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
         for port in first..=u16::MAX {
@@ -41,6 +41,8 @@ impl SharedDevice {
                 break;
             }
             match self.reserve(Protocol::Tcp, SocketAddr::new(any, port), false) {
+                // The kernel may have connections there, of a listener that is closed.
+                Ok(reservation) if reservation.is_shared => {}
                 Ok(reservation) => {
                     ports.push(port);
                     sockets.push(reservation.into_fd());
@@ -50,17 +52,38 @@ impl SharedDevice {
                 Err(error) => return Err(error),
             }
         }
-        Ok((ports, sockets.into()))
+        Ok((ports, sockets))
     }
 
-    /// Leases what these sockets reserve, for as long as the program runs.
-    pub(crate) fn lease_ephemeral(&self, sockets: &Arc<[OwnedFd]>) -> io::Result<()> {
+    /// Leases what these sockets reserve. Returns which of them the daemon refuses: the kernel has
+    /// connections at their ports.
+    pub(crate) fn lease_ephemeral(&self, sockets: &[OwnedFd]) -> io::Result<Vec<bool>> {
         let mut state = self.lock();
+        let mut refused = Vec::new();
         for batch in sockets.chunks(MAX_DESCRIPTORS) {
-            self.lease(&mut state, &super::wire::borrow(batch))?;
+            let batch = super::wire::borrow(batch);
+            let pieces = match self.lease(&mut state, &batch) {
+                Ok(()) => {
+                    refused.extend(batch.iter().map(|_| false));
+                    continue;
+                }
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error),
+                Err(_) => batch.chunks(1),
+            };
+            for piece in pieces {
+                match self.lease(&mut state, piece) {
+                    Ok(()) => refused.push(false),
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => refused.push(true),
+                    Err(error) => return Err(error),
+                }
+            }
         }
-        state.held.ephemeral = sockets.clone();
-        Ok(())
+        Ok(refused)
+    }
+
+    /// Keeps these leases for as long as the program runs.
+    pub(crate) fn keep_ephemeral(&self, sockets: &Arc<[OwnedFd]>) {
+        self.lock().held.ephemeral = sockets.clone();
     }
 
     fn lease(&self, state: &mut State, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -135,8 +158,15 @@ impl PortSink for Arc<SharedDevice> {
 /// The ports of a runtime on shared devices.
 pub(crate) fn ephemeral(devices: &[Arc<SharedDevice>], first: u16, count: usize) -> io::Result<Ephemeral> {
     let Some(one) = devices.first() else { return Ok(Ephemeral::default()) };
-    let (ports, sockets) = one.reserve_ephemeral(first, count)?;
-    devices.iter().try_for_each(|device| device.lease_ephemeral(&sockets))?;
+    let (mut ports, mut sockets) = one.reserve_ephemeral(first, count)?;
+    for device in devices {
+        let refused = device.lease_ephemeral(&sockets)?;
+        let (mut of_port, mut of_socket) = (refused.iter(), refused.iter());
+        ports.retain(|_| of_port.next() == Some(&false));
+        sockets.retain(|_| of_socket.next() == Some(&false));
+    }
+    let sockets = sockets.into();
+    devices.iter().for_each(|device| device.keep_ephemeral(&sockets));
     Ok(Ephemeral::of(ports))
 }
 
@@ -154,6 +184,19 @@ mod tests {
         let (record, _) = wire::receive(socket.as_fd(), |fd| fd).unwrap().unwrap();
         assert_eq!(Request::decode(&record).as_ref(), Some(request));
         wire::send(socket.as_fd(), &Answer::Done.encode(), &[]).unwrap();
+    }
+
+    /// Only an answer that is late makes a connection useless.
+    #[test]
+    fn connection_is_used_after_other_errors() {
+        let (ours, _daemon) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let held = LeaseProofs::default();
+        let mut state = State { socket: Some(ours), pair: None, held, late: Vec::new() };
+        state.give_up(&io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(state.socket.is_some() && state.late.is_empty());
+        state.give_up(&io::ErrorKind::WouldBlock.into());
+        assert!(state.socket.is_none() && state.late.len() == 1);
     }
 
     /// A late answer to a request that was given up does not answer the next one. The connection stays

@@ -101,6 +101,9 @@ fn reserve_batch(first: u16, count: usize) -> io::Result<(Batch, Vec<Reservation
     let mut next = Some(first);
     while let Some(port) = next.filter(|_| held.len() < count) {
         match Reservation::new(Protocol::Tcp, SocketAddr::new(any, port), false) {
+            // The kernel may have connections there, of a listener that is closed. All packets for an
+            // ephemeral port are ours.
+            Ok(reservation) if reservation.is_shared => {}
             Ok(reservation) => {
                 ports.push(port);
                 held.push(reservation);

@@ -287,6 +287,22 @@ fn ephemeral_ports_skip_ports_in_use() {
     std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
 }
 
+/// A server that has closed its listener goes on with its connections.
+#[test]
+fn ephemeral_ports_skip_connections_of_a_closed_listener() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    if at.port() > 60_000 {
+        return; // Too near the end of the port space for this test.
+    }
+    let client = std::net::TcpStream::connect(at).unwrap();
+    let server = listener.accept().unwrap();
+    drop(listener);
+    let held = reserve_ephemeral(at.port(), 4).unwrap();
+    assert!(held.ports.len() == 4 && !held.ports.contains(&at.port()), "{:?}, {at}", held.ports);
+    drop((client, server));
+}
+
 #[test]
 fn standalone_ports_ask_no_kernel() {
     let ports = Ports::new(false, Vec::new(), Ephemeral::default(), Duration::ZERO);
