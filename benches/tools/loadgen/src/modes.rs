@@ -48,10 +48,10 @@ async fn keepalive(session: &Rc<Session>, waiting: &WaitingSince) -> Result<(), 
         let last = asked == session.plan.per_connection;
         let closes = if last { client.ask_last().await? } else { client.ask().await? };
         session.answered(started.elapsed());
-        waiting.set(None);
         if last || closes {
             return client.end().await;
         }
+        waiting.set(None);
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ impl Pace {
         Self { due: Mutex::new(due), ended }
     }
 
-    /// Ends the load: who waits gets `None`.
+    /// Ends the load. Connections that wait for a time get `None`.
     pub(crate) fn stop(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }

@@ -71,6 +71,21 @@ fn keepalive_mode_reuses_connections() {
     assert!(json["requests"].as_u64().unwrap() > 10, "{json}");
 }
 
+/// A server that announces the end of the connection and keeps it open.
+#[test]
+fn connection_that_does_not_end_is_an_error() {
+    let at = server(|mut stream| {
+        stream.read_exact(&mut [0; 30])?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello")?;
+        loop {
+            thread::park();
+        }
+    });
+    let at = at.to_string();
+    let output = output(EXE, &["--connect", &at, "--seconds", "2", "--timeout", "1", "--json", "--mode", "keepalive"]);
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn rate_bounds_the_requests() {
     for mode in ["keepalive", "short"] {

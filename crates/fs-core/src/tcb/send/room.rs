@@ -25,9 +25,9 @@ const BESIDE_OTHERS: u32 = 4 << 20;
 /// write into a full window.
 const MINSHALL_LOOK: usize = 32;
 
-/// Unread bytes at a near peer from which on it gets only [`TO_SLOW_READER`] in a round trip (decision 0044). Higher: its
-/// processor's caches no longer hold them when it reads, and it reads at half the rate (512 KiB or less
-/// 39 Gb/s, 1 MiB or more 20). Lower: it waits for more, if it has read all before our next segments.
+/// Unread bytes at a near peer from which on it gets only [`TO_SLOW_READER`] in a round trip (decision
+/// 0044). Higher: its processor's caches no longer hold them when it reads, and it reads at half the rate
+/// (512 KiB or less 39 Gb/s, 1 MiB or more 20). Lower: it waits, if it has read all before our next segments.
 const UNREAD_MOST: u32 = 256 << 10;
 /// See [`UNREAD_MOST`]: two merged packets. Lower: fewer acknowledgments, which tell that it has read.
 const TO_SLOW_READER: u32 = 128 << 10;
@@ -192,10 +192,10 @@ impl Tcb {
         } else if !self.has_unsent() {
             let refused = self.ext.as_ref().is_some_and(|e| e.sender.limited.refused);
             if refused { Limit::SendBuffer } else { Limit::None }
-        } else if store.segments[self.tx.next].end().after(self.snd.una() + self.snd.wnd()) {
-            Limit::Window
-        } else if flight >= self.send_window() {
-            // The peer's reader is what is waited for.
+        } else if store.segments[self.tx.next].end().after(self.snd.una() + self.snd.wnd())
+            || flight >= self.send_window()
+        {
+            // In the second case, too, the peer's reader is waited for.
             Limit::Window
         } else {
             Limit::None
