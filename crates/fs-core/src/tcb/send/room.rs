@@ -90,7 +90,7 @@ impl Tcb {
     #[inline]
     pub(crate) fn sample_rtt(&mut self, rtt_us: u32) {
         self.rtt.sample(rtt_us);
-        if let Some(ext) = self.ext.as_mut() {
+        if let Some(ext) = self.ext.as_mut_beside_fast_paths() {
             ext.sender.measured(rtt_us);
         }
     }
