@@ -6,8 +6,9 @@
 use crate::pattern;
 use crate::plan::{Kind, Plan, Step, totals};
 use crate::pool_unsafe::SharedPool;
+use crate::reading::Reader;
 use crate::rng::Rng;
-use fs_core::{Duration, Error, FramePool, Ready, Received, Shutdown, Stack, TcpId, TcpState};
+use fs_core::{Duration, Error, FramePool, Instant, Ready, Received, Shutdown, Stack, TcpId, TcpState};
 use std::rc::Rc;
 
 /// One of the two ends.
@@ -17,6 +18,16 @@ pub enum Side {
     Client,
     /// The end that accepted (or, in a simultaneous open, the other one).
     Server,
+}
+
+impl Side {
+    /// Returns the other end.
+    pub fn other(self) -> Self {
+        match self {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        }
+    }
 }
 
 /// Result of an end.
@@ -54,6 +65,9 @@ enum Manner {
 
 const READ_WRITE: Ready = Ready(Ready::READ.0 | Ready::WRITE.0);
 
+/// A wait: when it began, and the bytes moved by then. `None`: the end does not wait.
+pub(crate) type Wait = Option<(Instant, u64)>;
+
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Conn {
@@ -68,6 +82,11 @@ pub struct Conn {
     pub state: Option<TcpState>,
     /// True during a `Pause`: events are recorded and cause no action.
     pub pausing: bool,
+    reader: Reader,
+    /// It has sent nothing although it could have.
+    pub(crate) held_back: Wait,
+    /// It has had nothing to read.
+    pub(crate) starved: Wait,
     step: usize,
     sent: u64,
     read: u64,
@@ -94,6 +113,9 @@ impl Conn {
             connecting,
             state: None,
             pausing: false,
+            reader: Reader::default(),
+            held_back: None,
+            starved: None,
             step: 0,
             sent: 0,
             read: 0,
@@ -114,6 +136,18 @@ impl Conn {
     /// Returns the number of bytes that it has sent and read.
     pub fn moved(&self) -> (u64, u64) {
         (self.sent, self.read)
+    }
+
+    /// Ends a pause.
+    pub fn resume(&mut self) {
+        self.pausing = false;
+        self.reader.resume();
+    }
+
+    /// Returns true if it has read all that has arrived, and waits for more.
+    pub fn waits_for_bytes(&self) -> bool {
+        let reads = matches!(self.script().get(self.step), Some(Step::Exchange(..))) && self.read < self.read_to;
+        reads && !self.connecting && !self.pausing && !self.reader.rests() && !self.ready.contains(Ready::READ)
     }
 
     /// Caches an event.
@@ -224,19 +258,23 @@ impl Conn {
                 if self.sent < self.send_to && self.ready.contains(Ready::WRITE) {
                     moved |= self.send(stack, self.send_to)?;
                 }
-                if self.read < self.read_to && self.ready.contains(Ready::READ) {
+                if self.read < self.read_to && self.ready.contains(Ready::READ) && self.reads_now(stack)? {
                     moved |= self.receive(stack, self.read_to)?;
                 }
                 if self.sent == self.send_to && self.read >= self.read_to {
                     return Ok(self.next());
                 }
-                Ok((!moved).then_some(Progress::Blocked))
+                Ok(if moved { None } else { Some(self.blocked()) })
             }
             Step::Pause(d) if entering => {
                 self.pausing = true;
                 Ok(Some(Progress::Pause(d)))
             }
             Step::Pause(_) => Ok(self.next()),
+            Step::ReadLike(reading) => {
+                self.reader.reads_like(reading);
+                Ok(self.next())
+            }
             Step::ShutdownWrite => {
                 stack.tcp_shutdown(self.id, Shutdown::Write)?;
                 match stack.tcp_send(self.id, b"x") {
@@ -247,8 +285,8 @@ impl Conn {
             }
             Step::ExpectEof => self.expect_eof(stack),
             Step::ExpectReset => {
-                if !self.ready.contains(Ready::READ) {
-                    return Ok(Some(Progress::Blocked));
+                if !self.ready.contains(Ready::READ) || !self.reads_now(stack)? {
+                    return Ok(Some(self.blocked()));
                 }
                 self.receive(stack, u64::MAX)?;
                 Ok(None)
@@ -272,6 +310,17 @@ impl Conn {
                 self.check_stale(stack)
             }
         }
+    }
+
+    /// Returns true if it reads now.
+    fn reads_now(&mut self, stack: &Stack<SharedPool>) -> Result<bool, Stop> {
+        let (unread, left) = (stack.tcp_queued(self.id)?.0, self.read_to.saturating_sub(self.read));
+        Ok(self.reader.reads_now(unread.into(), left, &mut self.rng))
+    }
+
+    /// Returns what an end does that cannot go on.
+    fn blocked(&mut self) -> Progress {
+        self.reader.take_rest().map_or(Progress::Blocked, Progress::Pause)
     }
 
     fn next(&mut self) -> Option<Progress> {
@@ -387,7 +436,7 @@ impl Conn {
             Manner::Nibbling => self.rng.range(1, 600),
             _ => buf.len() as u64,
         };
-        let want = (to - self.read).min(most) as usize;
+        let want = (to - self.read).min(most).min(self.reader.most()) as usize;
         let seed = self.seeds().1;
         let got = match self.manner {
             Manner::Frames => match stack.tcp_recv_frame(self.id) {
@@ -399,8 +448,7 @@ impl Conn {
                     if n == 0 {
                         return Err(Stop::Wrong("an empty frame received".into()));
                     }
-                    self.read += n as u64;
-                    return self.check_total(n);
+                    return self.has_read(n);
                 }
                 Ok(Received::EndOfStream) => Ok(0),
                 Err(e) => Err(e),
@@ -422,8 +470,7 @@ impl Conn {
         match got {
             Ok(n) => {
                 pattern::check(seed, self.read, &buf[..n]).map_err(|at| Stop::Wrong(format!("byte {at} is wrong")))?;
-                self.read += n as u64;
-                self.check_total(n)
+                self.has_read(n)
             }
             Err(Error::WouldBlock) => {
                 self.ready.0 &= !Ready::READ.0;
@@ -433,7 +480,9 @@ impl Conn {
         }
     }
 
-    fn check_total(&self, n: usize) -> Result<Option<usize>, Stop> {
+    fn has_read(&mut self, n: usize) -> Result<Option<usize>, Stop> {
+        self.read += n as u64;
+        self.reader.has_read(n as u64);
         if self.plan.kind != Kind::UnreadClose && self.read > self.peer_total() {
             return Err(Stop::Wrong(format!("{} bytes read of {}", self.read, self.peer_total())));
         }

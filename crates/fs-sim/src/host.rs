@@ -10,8 +10,8 @@ use fs_core::{
     Addressing, Cidr, CoreId, CoreMessage, Duration, Event, Framing, IfaceId, Instant, Interface, Limits, ListenerId,
     Outbound, Route, RxFrame, Secret, Stack, StackConfig, TcpConfig, TcpId, TxFrame,
 };
-use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The only interface of a host.
 pub const IFACE: IfaceId = IfaceId(0);
@@ -47,6 +47,9 @@ pub struct HostConfig {
     pub backlog: u32,
     /// TCP Fast Open: applications connect with data, and listeners accept it.
     pub fast_open: bool,
+    /// Linux's late ACKs (`__tcp_ack_snd_check`): one that offers less than the last waits until the
+    /// application reads, for at most 40 ms.
+    pub late_acks: bool,
     /// The link from this host to the others.
     pub link: LinkConfig,
 }
@@ -69,6 +72,7 @@ impl HostConfig {
             listen_on_one: false,
             backlog: 1024,
             fast_open: false,
+            late_acks: false,
             link: LinkConfig::clean(Duration::from_micros(100)),
         }
     }
@@ -176,6 +180,21 @@ pub struct Host {
     pub clock: Clock,
     /// Nothing runs on it until then.
     pub paused_until: Instant,
+    /// Its late ACKs, by (source, destination).
+    pub late: BTreeMap<(SocketAddr, SocketAddr), LateAck>,
+}
+
+/// The ACKs of one direction of a connection, on a host with [`HostConfig::late_acks`].
+#[derive(Debug, Default)]
+pub struct LateAck {
+    /// The window of the last packet sent; `None`: there is none, or it had SACK blocks.
+    pub window: Option<u32>,
+    /// The packet that waits.
+    pub packet: Option<Vec<u8>>,
+    /// Number of packets that waited.
+    pub number: u64,
+    /// Number of ACKs that did not.
+    pub at_once: u32,
 }
 
 /// A host's clock: the world's, until it jumps or stops.
@@ -294,7 +313,15 @@ impl Host {
             }
         };
         let shards = (0..config.cores).zip(pools).map(shard).collect();
-        Self { config, shards, rss_epoch: 0, rng, clock: Clock::default(), paused_until: Instant::ZERO }
+        Self {
+            config,
+            shards,
+            rss_epoch: 0,
+            rng,
+            clock: Clock::default(),
+            paused_until: Instant::ZERO,
+            late: BTreeMap::new(),
+        }
     }
 
     /// Returns the connections, TIME-WAIT records and frames of all cores.

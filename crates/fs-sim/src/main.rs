@@ -88,6 +88,9 @@ fn replay(arguments: &Replay) -> ExitCode {
                 );
                 if arguments.count == 1 {
                     println!("links: {:?}, no frame on arrival: {}", report.links, report.rx_dropped);
+                    if report.held_back > 0 {
+                        println!("turns with less in flight than cwnd allows: {}", report.held_back);
+                    }
                     for (name, n) in report.stats.counters().filter(|&(_, n)| n > 0) {
                         println!("  {name} {n}");
                     }

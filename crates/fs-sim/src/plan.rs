@@ -1,6 +1,7 @@
 //! Plan of a connection: a short script for each end, drawn from the seed before it starts, so that
 //! both ends and the oracle agree on every byte.
 
+use crate::reading::Reading;
 use crate::rng::Rng;
 use fs_core::{CongestionControl, Duration, Keepalive, TcpOptions};
 use std::net::SocketAddr;
@@ -12,6 +13,8 @@ pub enum Step {
     Exchange(u64, u64),
     /// Do nothing for this time.
     Pause(Duration),
+    /// Read like this from now on.
+    ReadLike(Reading),
     /// `shutdown(Write)`.
     ShutdownWrite,
     /// Read to the end of the stream, which must come exactly after the peer's last byte.
@@ -108,6 +111,8 @@ pub struct Plan {
 /// Sizes for drawing plans.
 #[derive(Clone, Debug)]
 pub struct Sizes {
+    /// Minimum size of requests and responses of short connections that are not empty.
+    pub short_min: u64,
     /// Maximum size of requests and responses of short connections.
     pub short_max: u64,
     /// Minimum size of bulk transfers.
@@ -118,7 +123,7 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { short_max: 8 << 10, bulk_min: 16 << 10, bulk_max: 1 << 20 }
+        Self { short_min: 1, short_max: 8 << 10, bulk_min: 16 << 10, bulk_max: 1 << 20 }
     }
 }
 
@@ -150,7 +155,7 @@ impl Kind {
     /// Draws both scripts: (client, server).
     pub fn scripts(self, rng: &mut Rng, sizes: &Sizes) -> (Vec<Step>, Vec<Step>) {
         use Step::*;
-        let short = |rng: &mut Rng| if rng.chance(50_000) { 0 } else { rng.log_size(1, sizes.short_max) };
+        let short = |rng: &mut Rng| if rng.chance(50_000) { 0 } else { rng.log_size(sizes.short_min, sizes.short_max) };
         let (req, resp) = (short(rng), short(rng));
         let bulk = rng.log_size(sizes.bulk_min, sizes.bulk_max);
         let back = rng.log_size(sizes.bulk_min, sizes.bulk_max);
@@ -205,7 +210,7 @@ impl Kind {
             }
             Kind::UnreadClose => (
                 vec![Exchange(req, 0), Exchange(0, resp), Close],
-                vec![Exchange(0, req), SendUntilReset(1 << 20), Close],
+                vec![Exchange(0, req), SendUntilReset((1 << 20).max(2 * resp)), Close],
             ),
             Kind::Refused => (Vec::new(), Vec::new()),
             Kind::BulkUp | Kind::Stream => (

@@ -22,13 +22,24 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 mod changes;
+mod late_acks;
 mod network;
 mod oracle;
 mod queue;
 mod states;
 mod turn;
+mod waits;
 
 use queue::{Action, Entry};
+
+/// How long transfers may wait without a cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongestWaits {
+    /// A sender with whole segments and space in both windows sends nothing.
+    pub sender: Duration,
+    /// A reader has read all that has arrived, and its peer has written more. `None` if packets are lost.
+    pub reader: Option<Duration>,
+}
 
 /// Configuration of a world.
 #[derive(Clone, Debug)]
@@ -47,6 +58,8 @@ pub struct WorldConfig {
     pub topology: Topology,
     /// Changes and their times.
     pub changes: Vec<(Duration, Change)>,
+    /// No transfer waits without a cause for longer than this.
+    pub longest_waits: Option<LongestWaits>,
     /// The police checks every packet.
     pub policed: bool,
     /// Stacks get their packets one at a time, and every connection's state is checked after each.
@@ -76,6 +89,7 @@ impl WorldConfig {
             hosts,
             topology: Topology::switch(),
             changes: Vec::new(),
+            longest_waits: None,
             policed: true,
             one_by_one: false,
             listen: Vec::new(),
@@ -122,6 +136,9 @@ pub struct Report {
     pub rx_dropped: u64,
     /// Turns without received and without sent packets.
     pub idle_turns: u64,
+    /// Turns in which a sender with whole segments and space in both windows sent nothing
+    /// ([`WorldConfig::longest_waits`]): fs-core's `send_window` was below cwnd.
+    pub held_back: u64,
     /// SYNs with data, as counted by the police.
     pub syn_data: u64,
     /// Observed changes of state (`WorldConfig::one_by_one`), by name.
@@ -172,6 +189,7 @@ pub struct World {
     digest: Digest,
     packets: u64,
     idle_turns: u64,
+    held_back: u64,
     transitions: BTreeSet<(String, String)>,
     police: Option<Police>,
     pcap: Option<Pcap>,
@@ -223,6 +241,7 @@ impl World {
             digest: Digest::default(),
             packets: 0,
             idle_turns: 0,
+            held_back: 0,
             transitions: BTreeSet::new(),
             police,
             pcap,
@@ -444,7 +463,7 @@ impl World {
             }
             Action::Resume { host, core, id } => {
                 if let Some(conn) = self.hosts[host].shards[core].conn(id) {
-                    conn.pausing = false;
+                    conn.resume();
                     self.run_conn(host, core, id)?;
                     self.turn_soon(host, core);
                 }
@@ -461,6 +480,7 @@ impl World {
                 self.listen_on(host, core)?;
                 self.turn_soon(host, core);
             }
+            Action::LateAck { host, flow, number } => self.end_late(host, flow, Some(number))?,
             Action::NewRss { host } => {
                 self.hosts[host].rss_epoch += 1;
                 if self.done < self.plans.len() {

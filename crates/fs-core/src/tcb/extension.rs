@@ -99,7 +99,7 @@ pub(crate) struct Ext {
 }
 
 /// Fast paths that need no access to the [`Ext`], since nothing in it affects them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FastPath(u8);
 
 impl FastPath {
@@ -144,7 +144,11 @@ impl Parts {
     #[cold]
     #[inline(never)]
     fn look(&mut self) {
-        self.fast_paths = self.rare.as_ref().map_or(FastPath::ALL, |rare| rare.fast_paths());
+        self.fast_paths = self.now();
+    }
+
+    fn now(&self) -> FastPath {
+        self.rare.as_ref().map_or(FastPath::ALL, |rare| rare.fast_paths())
     }
 }
 
@@ -187,6 +191,12 @@ impl Extension {
         parts.rare.as_deref_mut()
     }
 
+    /// Like [`Extension::as_mut`], for a change on which no fast path depends.
+    #[inline]
+    pub(crate) fn as_mut_beside_fast_paths(&mut self) -> Option<&mut Ext> {
+        self.0.as_mut()?.rare.as_deref_mut()
+    }
+
     /// Returns true if the fast path `what` may be taken, as it may without an [`Ext`].
     #[inline(always)]
     pub(crate) fn allows(&mut self, what: FastPath) -> bool {
@@ -194,6 +204,7 @@ impl Extension {
         if !parts.fast_paths.has(FastPath::KNOWN) {
             parts.look();
         }
+        debug_assert_eq!(parts.fast_paths, parts.now(), "the extension has changed");
         parts.fast_paths.has(what)
     }
 

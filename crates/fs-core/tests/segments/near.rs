@@ -16,8 +16,12 @@ struct Peer {
 
 impl Peer {
     fn new() -> Self {
+        Self::with(true)
+    }
+
+    fn with(sack: bool) -> Self {
         let mut lab = Lab::new(TcpConfig::default());
-        let conn = lab.accept_with(4000, syn_options(None, true, Some(SHIFT)), TcpOptions::default());
+        let conn = lab.accept_with(4000, syn_options(None, sack, Some(SHIFT)), TcpOptions::default());
         Self { lab, conn, unread: 0 }
     }
 
@@ -48,7 +52,11 @@ impl Peer {
 
 /// Writes until the peer's buffer is full. Returns the bytes of each round trip.
 fn rounds(round_trip: Duration) -> Vec<u32> {
-    let (mut peer, mut rounds) = (Peer::new(), Vec::new());
+    rounds_of(Peer::new(), round_trip)
+}
+
+fn rounds_of(mut peer: Peer, round_trip: Duration) -> Vec<u32> {
+    let mut rounds = Vec::new();
     loop {
         let sent = peer.write();
         if sent == 0 {
@@ -77,6 +85,13 @@ fn far_peer_gets_its_window() {
         let rounds = rounds(far);
         assert!(rounds.iter().any(|&sent| sent > 256 << 10), "{rounds:?}");
     }
+}
+
+/// No tail loss probe would end the limit: each 128 KiB could wait for an ACK that is 40 ms late.
+#[test]
+fn near_peer_without_sack_gets_its_window() {
+    let rounds = rounds_of(Peer::with(false), Duration::from_micros(30));
+    assert!(rounds.iter().any(|&sent| sent > 256 << 10), "{rounds:?}");
 }
 
 /// It reads only once it has more, and Linux acknowledges these bytes when they are read.

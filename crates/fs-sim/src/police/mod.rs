@@ -43,6 +43,13 @@ pub struct Police {
     pub syn_data: u64,
 }
 
+/// Returns the addresses of a TCP packet. `None` for the window unless it is an ACK without anything else.
+pub(crate) fn plain_ack(packet: &[u8], framing: Framing) -> Option<((SocketAddr, SocketAddr), Option<u32>)> {
+    let segment = parse(packet, framing)?;
+    let plain = segment.span() == 0 && !segment.has(segment::RST) && segment.sacks.is_empty();
+    Some(((segment.from, segment.to), plain.then_some(segment.window)))
+}
+
 impl Police {
     /// Makes an observer of packets with this framing and initial window in segments.
     pub fn new(framing: Framing, initial_window: u32) -> Self {

@@ -3,9 +3,11 @@
 use crate::change::Change;
 use crate::host::HostConfig;
 use crate::link::LinkConfig;
-use crate::plan::{Kind, Sizes};
+use crate::plan::{self, Kind, Sizes, Step};
+use crate::reading::Reading;
 use crate::rng::Rng;
 use crate::topology::Topology;
+use crate::world::LongestWaits;
 use fs_core::{CongestionControl, Duration, Framing, TcpConfig, TcpOptions};
 
 /// Maximum rate of loss, reordering, duplication and corruption: 5 %.
@@ -42,6 +44,10 @@ pub(super) struct Draft {
     pub(super) changes: Vec<(Duration, Change)>,
     /// Urgent bytes stay in the stream; both ends send some, and ends of records.
     pub(super) oob_inline: bool,
+    /// All ends read slowly, with receive buffers of 512 KiB or more.
+    pub(super) slow_readers: bool,
+    /// See `WorldConfig`.
+    pub(super) longest_waits: Option<LongestWaits>,
     /// TCP_USER_TIMEOUT of all connections.
     pub(super) user_timeout: Option<Duration>,
 }
@@ -68,12 +74,34 @@ impl Draft {
             topology: Topology::switch(),
             changes: Vec::new(),
             oob_inline: false,
+            slow_readers: false,
+            longest_waits: None,
             user_timeout: None,
         }
     }
 
+    /// Draws options of one end.
+    pub(super) fn options(&self, rng: &mut Rng, keepalive: bool) -> TcpOptions {
+        let drawn = self.mark(plan::options(rng, keepalive));
+        if !self.slow_readers {
+            return drawn;
+        }
+        let mut buffer = |least| if rng.chance(500_000) { Some(rng.log_size(least, 6 << 20) as u32) } else { None };
+        TcpOptions { receive_buffer: buffer(512 << 10), send_buffer: buffer(256 << 10), ..drawn }
+    }
+
+    /// Draws both scripts of a connection: (client, server).
+    pub(super) fn scripts(&self, kind: Kind, rng: &mut Rng) -> (Vec<Step>, Vec<Step>) {
+        let (mut client, mut server) = kind.scripts(rng, &self.sizes);
+        if self.slow_readers {
+            client.insert(0, Step::ReadLike(Reading::draw_slow(rng)));
+            server.insert(0, Step::ReadLike(Reading::draw_slow(rng)));
+        }
+        (client, server)
+    }
+
     /// Adds the options that all its connections share.
-    pub(super) fn mark(&self, options: TcpOptions) -> TcpOptions {
+    fn mark(&self, options: TcpOptions) -> TcpOptions {
         TcpOptions { oob_inline: self.oob_inline, user_timeout: self.user_timeout, ..options }
     }
 

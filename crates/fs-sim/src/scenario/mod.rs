@@ -5,7 +5,7 @@ mod hosts;
 mod paths;
 
 use crate::host;
-use crate::plan::{self, Kind, Plan};
+use crate::plan::{Kind, Plan};
 use crate::rng::Rng;
 use crate::world::{Failure, Report, World, WorldConfig};
 use draft::Draft;
@@ -41,7 +41,7 @@ impl Scenario {
             // slots.
             host.limits = Limits { connections: host.limits.connections.max(4096), ..host.limits.clone() };
         }
-        let listen = PORTS.map(|port| (port, draft.mark(plan::options(&mut rng, true)))).to_vec();
+        let listen = PORTS.map(|port| (port, draft.options(&mut rng, true))).to_vec();
         WorldConfig {
             seed,
             framing: draft.framing,
@@ -50,6 +50,7 @@ impl Scenario {
             hosts: draft.hosts,
             topology: draft.topology,
             changes: draft.changes,
+            longest_waits: draft.longest_waits,
             policed: true,
             one_by_one: false,
             listen,
@@ -95,7 +96,7 @@ fn plans(draft: &Draft, rng: &mut Rng) -> Vec<Plan> {
             Kind::SimultaneousOpen => 10_000 + id as u16,
             _ => rng.pick(&PORTS),
         };
-        let (client_script, server_script) = kind.scripts(rng, &draft.sizes);
+        let (client_script, server_script) = draft.scripts(kind, rng);
         Plan {
             id: id as u32,
             kind,
@@ -103,7 +104,7 @@ fn plans(draft: &Draft, rng: &mut Rng) -> Vec<Plan> {
             server,
             to: SocketAddr::new(address(server), port),
             from: (kind == Kind::SimultaneousOpen).then(|| SocketAddr::new(address(client), 20_000 + id as u16)),
-            options: draft.mark(plan::options(rng, kind.resets() || draft.keepalive)),
+            options: draft.options(rng, kind.resets() || draft.keepalive),
             client_script,
             server_script,
             seed: rng.next(),

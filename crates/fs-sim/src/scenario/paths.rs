@@ -5,10 +5,11 @@ use super::draft::{BAD_PPM, Draft, Scenario, draw_tcp};
 use crate::change::{Change, HostChange, LinkAt, LinkChange};
 use crate::host::HostConfig;
 use crate::link::{Aqm, Burst, LinkConfig};
-use crate::plan::Kind;
+use crate::plan::{Kind, Sizes};
 use crate::rng::Rng;
 use crate::rss::Rss;
 use crate::topology::Topology;
+use crate::world::LongestWaits;
 use fs_core::Ecn;
 use fs_core::{CongestionControl, Duration};
 
@@ -67,6 +68,20 @@ fn at_times(
 /// Returns a change of both directions of a dumbbell's pipe pair.
 fn both(at: Duration, change: LinkChange) -> [(Duration, Change); 2] {
     [0, 1].map(|pipe| (at, Change::Link(LinkAt::Pipe(pipe), change)))
+}
+
+/// Draws a path through memory: round trips of 2 to 60 µs.
+fn draw_near(rng: &mut Rng) -> LinkConfig {
+    let few = |rng: &mut Rng| if rng.chance(300_000) { rng.log_size(10, 3_000) as u32 } else { 0 };
+    let delay = Duration::from_nanos(rng.range(1_000, 30_000));
+    LinkConfig {
+        rate_bps: rng.pick(&[10_000_000_000, 100_000_000_000, 0, 0]),
+        loss_ppm: few(rng),
+        duplicate_ppm: few(rng),
+        reorder_ppm: few(rng),
+        reorder_by: delay,
+        ..LinkConfig::clean(delay)
+    }
 }
 
 pub(super) const PATHS: &[Scenario] = &[
@@ -375,6 +390,46 @@ pub(super) const PATHS: &[Scenario] = &[
                 host.ephemeral_ports = (50_000, 50_015);
                 (host.cores, host.rss) = (rng.pick(&[1, 2]), Rss::Random);
                 (host.tcp.timestamps, host.tcp.time_wait) = (true, Duration::from_secs(60));
+            })
+        },
+    },
+    Scenario {
+        name: "near-readers",
+        about: "slow readers with much unread at the other end of a path of microseconds: little is in flight to them (decision 0044)",
+        build: |rng| {
+            let link = draw_near(rng);
+            let mut draft = Draft { short: 4, bulk: 4, concurrency: 2, ..Draft::two(|| link.clone()) };
+            draft.kinds = vec![Kind::HalfClose, Kind::BothShut, Kind::ServerFirst];
+            draft.kinds.extend([Kind::ClientAborts, Kind::ServerAborts, Kind::UnreadClose]);
+            draft.sizes = Sizes { short_min: 64 << 10, short_max: 8 << 20, bulk_min: 1 << 20, bulk_max: 8 << 20 };
+            draft.slow_readers = true;
+            // Two round trips and 2 ms until a tail loss probe, whose timer ticks in 1.05 ms.
+            let sender = 8 * MS;
+            let mut reader = (link.loss_ppm == 0).then_some(sender);
+            if rng.chance(300_000) {
+                // A longer path from some time on, and perhaps the short one again.
+                let at = Duration::from_micros(rng.log_size(2_000, 4_000_000));
+                let far = Duration::from_micros(rng.log_size(100, 20_000));
+                reader = reader.map(|near| near + 6 * far);
+                let mut change = |at, delay| {
+                    let change = |host| (at, Change::Link(LinkAt::Host(host), LinkChange::Delay(delay)));
+                    draft.changes.extend([0, 1].map(change));
+                };
+                change(at, far);
+                if rng.chance(500_000) {
+                    change(at + Duration::from_micros(rng.log_size(1_000, 4_000_000)), link.delay);
+                }
+            }
+            draft.longest_waits = Some(LongestWaits { sender, reader });
+            draft.each_host(|host| {
+                draw_newer_tcp(host, rng);
+                // Without RACK there is no probe, so the limit may last for as long as an ACK is late.
+                (host.tcp.window_scaling, host.tcp.rack) = (true, true);
+                host.tcp.receive_buffer_max = rng.log_size(512 << 10, 6 << 20) as u32;
+                host.latency = Duration::from_nanos(rng.log_size(100, 5_000));
+                host.late_acks = rng.chance(400_000);
+                // Two connections may fill their buffers without a lack of frames.
+                (host.frames, host.limits.receive_pool_percent) = (40 << 10, 50);
             })
         },
     },

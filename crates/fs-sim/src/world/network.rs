@@ -115,6 +115,13 @@ impl World {
     }
 
     pub(super) fn put_on_link(&mut self, host: usize, packet: &[u8]) -> Result<Instant, Failure> {
+        if self.hosts[host].config.late_acks && self.is_late(host, packet) {
+            return Ok(self.now);
+        }
+        self.put_now(host, packet)
+    }
+
+    pub(super) fn put_now(&mut self, host: usize, packet: &[u8]) -> Result<Instant, Failure> {
         // Also a packet that violates a rule.
         self.record(host, packet)?;
         let framing = self.config.framing;

@@ -13,6 +13,7 @@ impl World {
             took: self.now.since(Instant::ZERO),
             connections: self.done,
             idle_turns: self.idle_turns,
+            held_back: self.held_back,
             syn_data: self.police.as_ref().map_or(0, |p| p.syn_data),
             transitions: core::mem::take(&mut self.transitions),
             ..Report::default()

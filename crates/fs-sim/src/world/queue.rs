@@ -2,7 +2,7 @@
 
 use fs_core::{CoreMessage, Frame, Instant, TcpId};
 use std::cmp::Ordering;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// An event of the world.
 pub(super) enum Action {
@@ -45,6 +45,12 @@ pub(super) enum Action {
     Resolved {
         host: usize,
         addr: IpAddr,
+    },
+    /// The ACK that waits since then has waited for long enough.
+    LateAck {
+        host: usize,
+        flow: (SocketAddr, SocketAddr),
+        number: u64,
     },
     NewRss {
         host: usize,

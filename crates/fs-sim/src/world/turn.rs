@@ -29,6 +29,7 @@ impl World {
         idle &= !self.events(host, core)?;
         let before = self.packets;
         self.transmit(host, core)?;
+        self.check_waits(host, core)?;
         if self.events(host, core)? {
             // Sending made space. A core polls again after a turn that did something.
             self.turn_by(host, core, self.now + Duration::from_micros(1));
@@ -227,27 +228,32 @@ impl World {
     /// Runs an application.
     pub(super) fn run_conn(&mut self, host: usize, core: usize, id: TcpId) -> Result<(), Failure> {
         let now = self.hosts[host].clock.local(self.now);
-        let shard = &mut self.hosts[host].shards[core];
+        let Host { config: HostConfig { late_acks, .. }, ref mut shards, .. } = self.hosts[host];
+        let shard = &mut shards[core];
         shard.stack.set_now(now);
         let Some(slot) = shard.conns.get_mut(id.index as usize) else { return Ok(()) };
         let Some(conn) = slot else { return Ok(()) };
+        let read_before = conn.moved().1;
         let progress = conn.progress(&mut shard.stack);
         let (plan, side) = (conn.plan.id as usize, conn.side);
+        let flow = shard.stack.tcp_local(id).ok().zip(shard.stack.tcp_remote(id).ok());
+        let late = flow.filter(|_| late_acks && conn.moved().1 > read_before);
         match progress {
-            Ok(Progress::Blocked) => self.observe(host, core),
+            Ok(Progress::Blocked) => self.observe(host, core)?,
             Ok(Progress::Pause(d)) => {
                 self.schedule(d, Action::Resume { host, core, id });
-                self.observe(host, core)
+                self.observe(host, core)?;
             }
             Ok(Progress::Over(end)) => {
                 *slot = None;
-                self.over(plan, side, end)
+                self.over(plan, side, end)?;
             }
             Err(what) => {
                 let what = format!("{what}\n{}", conn.describe(&shard.stack));
-                self.fail(what)
+                return self.fail(what);
             }
         }
+        late.map_or(Ok(()), |flow| self.end_late(host, flow, None))
     }
 
     pub(super) fn over(&mut self, plan: usize, side: Side, end: End) -> Result<(), Failure> {
