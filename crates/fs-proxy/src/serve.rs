@@ -1,9 +1,11 @@
 //! Accepts connections, and serves each in its listener's protocol.
 
 use crate::config::Mode;
-use crate::socket::{From, Socket, Target};
 #[cfg(feature = "http2")]
-use crate::{clients::Connection, odd, site::Site};
+use crate::odd;
+use crate::socket::{From, Socket, Target};
+#[cfg(not(feature = "http2"))]
+use crate::{clients::Connection, site::Site};
 use crate::{handshake, http1, introduction, tcp};
 use anyhow::Context;
 use fs_stacks::cores::BACKLOG;
@@ -16,8 +18,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Bytes of a connection's task, which a connection keeps that waits for its next request. What only some
-/// connections need, or only a request, is in a box. It is 1240 on x86-64; compilers differ.
-const TASK_MOST: usize = 2048;
+/// connections need, or only a request, is in a box. It is 808 on x86-64; compilers differ.
+const TASK_MOST: usize = 1536;
 
 /// Accepts from a socket until its stop, and then the connections that are already in the queue.
 pub(crate) async fn accept(socket: &Rc<Socket>, listener: &Listener) -> anyhow::Result<()> {
@@ -81,21 +83,20 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
     }
     let (mode, acceptor) = (site.listeners[number].mode, site.listeners[number].acceptor.clone());
     let accept_proxy = site.listeners[number].accept_proxy;
+    let (is_tls, neighbour) = (acceptor.is_some(), peer.ip());
+    // Captured: a variable of the task that is borrowed has a place of its own beside the captured one.
+    let (mut stream, mut busy, mut peer, mut is_named) = (Some(stream), Some(busy), peer, false);
     let task = async move {
-        let is_tls = acceptor.is_some();
-        let (neighbour, mut peer) = (peer.ip(), peer);
-        let mut stream = Some(stream);
-        let (mut busy, mut is_named) = (busy, false);
         if accept_proxy && let Some(from_proxy) = stream.take() {
             // A client that only connects must not keep its place.
-            drop(busy);
+            drop(busy.take());
             // Boxed, because most listeners do not need it.
             let introduced = Box::pin(introduction::accept(&site, number, from_proxy, peer, &connection)).await;
             if let Some((client, accepted)) = introduced {
                 is_named = client.is_some();
                 (peer, stream) = (client.unwrap_or(peer), Some(accepted));
             }
-            busy = connection.busy();
+            busy = Some(connection.busy());
         }
         // A client that a header names is none of the proxies in front, whatever its address.
         let is_proxy = !is_named && site.listeners[number].trusts(peer.ip());
@@ -104,28 +105,31 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
             let _ = refused.set_zero_linger();
             site.listener_stats(number).refused.add(1);
         }
-        let (stream, busy) = match (stream, acceptor) {
-            (None, _) => (None, busy),
-            (Some(stream), None) => (Some(stream), busy),
-            (Some(stream), Some(acceptor)) => {
-                // A client that only connects must not keep its place.
-                drop(busy);
-                let handshake = handshake::accept(&site, number, &acceptor, stream, peer, &connection);
-                let stream = Box::pin(handshake).await;
-                (stream, connection.busy())
-            }
-        };
-        match (stream, mode) {
-            (None, _) => {}
-            (Some(stream), Mode::Tcp) => {
+        if let Some(acceptor) = &acceptor
+            && let Some(accepted) = stream.take()
+        {
+            // A client that only connects must not keep its place.
+            drop(busy.take());
+            stream = Box::pin(handshake::accept(&site, number, acceptor, accepted, peer, &connection)).await;
+            busy = Some(connection.busy());
+        }
+        let is_http2 = stream.as_ref().is_some_and(|stream| stream.protocol() == Some(b"h2"));
+        match (mode, stream.take(), busy.take()) {
+            (Mode::Tcp, Some(stream), Some(busy)) => {
                 let relay = tcp::serve(site.clone(), number, stream, peer, &connection, busy);
                 Box::pin(relay).await;
             }
-            (Some(stream), Mode::Http) => {
+            (Mode::Http, Some(stream), busy) => {
                 drop(busy);
                 let from = From { listener: number, peer, neighbour, is_tls };
-                serve_http(&site, socket, from, stream, &connection).await;
+                if is_http2 {
+                    // Boxed, because it is far larger than the common case.
+                    Box::pin(serve_http2(site.clone(), socket, from, stream, &connection)).await;
+                } else {
+                    http1::serve(&site, socket, from, stream, &connection).await;
+                }
             }
+            _ => {}
         }
         let stats = site.listener_stats(number);
         stats.open.sub(1);
@@ -138,13 +142,8 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
 }
 
 #[cfg(feature = "http2")]
-async fn serve_http(site: &Rc<Site>, socket: Rc<Socket>, from: From, stream: Stream, connection: &Rc<Connection>) {
-    match stream.protocol() {
-        // Boxed, because it is far larger than the common case.
-        Some(b"h2") => Box::pin(odd::http2::serve(site.clone(), socket, from, stream, connection)).await,
-        _ => http1::serve(site, socket, from, stream, connection).await,
-    }
-}
+use odd::http2::serve as serve_http2;
 
+/// No acceptor offers HTTP/2.
 #[cfg(not(feature = "http2"))]
-use http1::serve as serve_http;
+async fn serve_http2(_: Rc<Site>, _: Rc<Socket>, _: From, _: Stream, _: &Rc<Connection>) {}

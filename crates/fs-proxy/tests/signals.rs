@@ -284,7 +284,8 @@ fn program(seed: u64) {
     std::fs::create_dir(&folder).unwrap();
     let servers: Vec<_> = (0..3).map(|name| server(name.to_string(), go.clone())).collect();
     let taken = TcpListener::bind((own_ip(), 0)).unwrap();
-    let extra = SocketAddr::new(proxy_ip(), TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    // No port that the kernel gives to others' sockets: a reload must be able to take it at any time.
+    let extra = SocketAddr::new(proxy_ip(), 20_000 + (std::process::id() % 10_000) as u16);
     let first = Version { admin: 1, ..Version::default() };
     let config = write_config(&format!(
         "admin = \"{}/admin1\"\n[[listener]]\naddress = \"{any}:0\"\nmode = \"http\"\nupstream = \"u\"\n\
@@ -393,6 +394,7 @@ impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("after {:?}, steps: {:#?}", self.begun.elapsed(), self.steps);
+            println!("{:?} should be in use; the log:\n{}", self.file, self.proxy.program.log());
         }
         for process in processes(&self.proxy.config) {
             let _ = std::process::Command::new("kill").args(["-KILL", &process.to_string()]).status();

@@ -42,25 +42,28 @@ use fs_stacks::Stream;
 use std::rc::Rc;
 
 /// Serves a connection that `socket` accepted, until its end.
-pub(crate) async fn serve(
-    site: &Rc<Site>,
+///
+/// No `async fn`: each of its arguments has two places in the future's memory.
+pub(crate) fn serve<'a>(
+    site: &'a Rc<Site>,
     socket: Rc<Socket>,
     from: From,
-    mut stream: Stream,
-    connection: &Rc<Connection>,
-) {
-    loop {
-        let mut prefix = Bytes::new();
-        if site.is_lean(from.listener) {
-            let mut client = Client::new(site, connection, from, stream);
-            match client.serve().await {
-                Some(read) => (stream, prefix) = (client.stream, read),
-                None => return,
-            }
+    stream: Stream,
+    connection: &'a Rc<Connection>,
+) -> impl Future<Output = ()> + use<'a> {
+    let mut client = Client::new(site, connection, from, stream);
+    async move {
+        loop {
+            let prefix = match site.is_lean(client.from.listener) {
+                true => client.serve().await,
+                false => Some(Bytes::new()),
+            };
+            let Some(prefix) = prefix else { return };
+            let (from, stream) = (client.from, client.stream);
+            // Boxed, because it is far larger than the common case.
+            let served = Box::pin(odd::serve(site.clone(), socket.clone(), from, stream, prefix, connection));
+            let Some(back) = served.await else { return };
+            client = Client::new(site, connection, from, back);
         }
-        // Boxed, because it is far larger than the common case.
-        let served = Box::pin(odd::serve(site.clone(), socket.clone(), from, stream, prefix, connection));
-        let Some(back) = served.await else { return };
-        stream = back;
     }
 }
