@@ -11,6 +11,8 @@ mod program;
 mod run;
 mod service;
 mod services;
+#[path = "sigpipe_unsafe.rs"]
+mod sigpipe;
 mod ss;
 mod stat;
 mod up;

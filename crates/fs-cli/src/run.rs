@@ -2,7 +2,7 @@
 
 use crate::control::ControlArgs;
 use crate::program::obstacle;
-use crate::said;
+use crate::{said, sigpipe};
 use anyhow::{Context, bail};
 use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL, Service};
 use std::ffi::{OsStr, OsString};
@@ -95,12 +95,14 @@ fn daemon(control: &ControlArgs) -> Result<PathBuf, (PathBuf, anyhow::Error)> {
 
 /// Replaces this process. Returns only if that fails.
 fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -> ExitCode {
-    let error = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(rest)
         .env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD")))
         .env(SANITIZER_VARIABLE, sanitizer_options(std::env::var_os(SANITIZER_VARIABLE)))
-        .env(CONTROL_VARIABLE, control)
-        .exec();
+        .env(CONTROL_VARIABLE, control);
+    sigpipe::inherit(&mut command);
+    let error = command.exec();
     // As in a shell: 127 if the program is not found, 126 if it cannot be run.
     eprintln!("fastsock: cannot run {}: {error}", program.display());
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })

@@ -101,6 +101,27 @@ fn program_finds_the_daemon() {
     assert!(!place.control().exists());
 }
 
+/// systemd starts services with SIGPIPE ignored, and many programs depend on that.
+#[test]
+fn program_gets_the_disposition_of_sigpipe() {
+    let place = TestDirectory::new("sigpipe");
+    let ignored = |before: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", before, "sh", env!("CARGO_BIN_EXE_fastsock"), "run"]);
+        command.args(["grep", "SigIgn", "/proc/self/status"]);
+        let control = place.0.join("library.so/control.sock");
+        command.env_remove("LD_PRELOAD").env("FASTSOCK_CONTROL", control);
+        let output = command.env("FASTSOCK_LIB", place.0.join("library.so")).output().unwrap();
+        let line = String::from_utf8_lossy(&output.stdout).into_owned();
+        let signals = line.trim().rsplit('\t').next().and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        signals.unwrap_or_else(|| panic!("{output:?}")) >> (libc::SIGPIPE - 1) & 1 == 1
+    };
+    assert!(ignored("trap '' PIPE; exec \"$@\""));
+    // This test's own may be ignored, and a shell cannot change that.
+    let default = "exec env --default-signal=PIPE \"$@\"";
+    assert!(!ignored(default));
+}
+
 #[test]
 fn missing_library_is_said() {
     let place = TestDirectory::new("library");
