@@ -122,6 +122,20 @@ fn program_gets_the_disposition_of_sigpipe() {
     assert!(!ignored(default));
 }
 
+/// A full disk is no reason not to start the program.
+#[test]
+fn program_runs_without_standard_error() {
+    let place = TestDirectory::new("full");
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for (options, program) in [(&[][..], "true"), (&["--quiet"], "true"), (&[], "nonexistent-program")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+        command.arg("run").args(options).arg(program).env_remove("LD_PRELOAD").stderr(full());
+        command.env("FASTSOCK_CONTROL", place.0.join("library.so/control.sock"));
+        let code = command.env("FASTSOCK_LIB", place.0.join("library.so")).status().unwrap().code();
+        assert_eq!(code, Some(if program == "true" { 0 } else { 127 }), "{options:?} {program}");
+    }
+}
+
 #[test]
 fn missing_library_is_said() {
     let place = TestDirectory::new("library");
