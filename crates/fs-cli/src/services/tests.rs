@@ -98,7 +98,7 @@ fn units_get_what_they_need() {
         ("nginx", "ExecStart={ path=/bin/sh ; argv[]=/bin/sh -c x ; ignore_errors=no ; pid=0 }", with("")),
         // Debian's redis-server.
         ("redis-server", "NoExecPaths=/\nExecPaths=/usr/bin/redis-server /usr/lib /lib", with("")),
-        ("narrow", "NoExecPaths=/\nExecPaths=/usr/bin/narrow", with("ExecPaths=/usr/lib/fastsock\n")),
+        ("narrow", "NoExecPaths=/\nExecPaths=/usr/bin/narrow", with("ExecPaths=-/usr/lib/fastsock\n")),
         (
             "rooted",
             "RootDirectory=/srv",
