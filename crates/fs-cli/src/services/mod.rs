@@ -90,7 +90,7 @@ pub(crate) fn disable(args: DisableArgs) -> anyhow::Result<ExitCode> {
     let host = Host::this();
     let mut units = Vec::new();
     for service in &args.services {
-        units.extend(host.units(service)?.into_iter().map(|unit| unit.id().to_owned()));
+        units.extend(host.ids(service)?);
     }
     if args.all {
         units = host.enabled();
@@ -102,7 +102,7 @@ pub(crate) fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let host = Host::this();
     let mut units = Vec::new();
     for service in &args.services {
-        units.extend(host.units(service)?.into_iter().map(|unit| unit.id().to_owned()));
+        units.extend(host.ids(service)?);
     }
     if args.services.is_empty() {
         units = host.enabled();
@@ -125,6 +125,7 @@ pub(crate) fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
 pub(crate) struct State {
     unit: String,
     is_enabled: bool,
+    is_installed: bool,
     is_active: bool,
     processes: usize,
     with_library: usize,
@@ -142,10 +143,11 @@ impl State {
     }
 
     fn json(&self) -> serde_json::Value {
-        let Self { unit, is_enabled, is_active, processes, with_library } = self;
+        let Self { unit, is_enabled, is_installed, is_active, processes, with_library } = self;
         serde_json::json!({
             "service": unit,
             "enabled": is_enabled,
+            "installed": is_installed,
             "active": is_active,
             "processes": processes,
             "processes_with_library": with_library,
@@ -155,10 +157,11 @@ impl State {
 
 impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { unit, is_enabled, is_active, processes, with_library } = self;
+        let Self { unit, is_enabled, is_installed, is_active, processes, with_library } = self;
         let enabled = if *is_enabled { "enabled" } else { "not enabled" };
         write!(f, "{unit}: {enabled}; ")?;
         match (is_active, processes) {
+            (false, 0) if !is_installed => f.write_str("not installed")?,
             (false, 0) => f.write_str("does not run")?,
             (true, 0) => f.write_str("active, without processes that this user can see")?,
             _ => write!(f, "{with_library} of {processes} processes have the library")?,
@@ -289,7 +292,7 @@ impl Host {
             return Ok(format!("{service}: disabled"));
         }
         self.reload()?;
-        if now {
+        if now && self.show(id).is_ok() {
             self.try_restart(id)?;
             return Ok(format!("{service}: disabled, and restarted if it ran"));
         }
@@ -298,12 +301,14 @@ impl Host {
 
     /// Returns whether a unit is enabled, and how many of its processes have the library.
     fn state(&self, id: &str) -> anyhow::Result<State> {
-        let unit = self.show(id)?;
         let content = self.settings_file(id)?.read()?.unwrap_or_default();
+        let is_enabled = drop_in::is_ours(&content) || cluster::is_ours(&content);
+        let unit = if is_enabled { self.properties(id)? } else { self.show(id)? };
         let processes = self.processes_of(unit.control_group());
         Ok(State {
             unit: id.to_owned(),
-            is_enabled: drop_in::is_ours(&content) || cluster::is_ours(&content),
+            is_enabled,
+            is_installed: unit.is_installed(),
             is_active: unit.is_active(),
             processes: processes.len(),
             with_library: processes.iter().filter(|process| process.has_library).count(),

@@ -289,6 +289,35 @@ fn clusters_have_a_file_of_variables() {
     assert!(error.contains("sets LD_PRELOAD"), "{error}");
 }
 
+/// A service that was removed keeps its drop-in.
+#[test]
+fn service_that_is_not_installed_can_be_disabled() {
+    let root = Root::new("gone");
+    for name in ["some", "other"] {
+        root.unit(&format!("{name}.service"), "");
+        root.enable(name, false).unwrap();
+    }
+    std::fs::remove_file(root.path("units/some.service")).unwrap();
+    let states: Vec<_> = root.host.enabled().iter().map(|unit| root.host.state(unit).unwrap().to_string()).collect();
+    assert_eq!(
+        states,
+        [
+            "other.service: enabled; active, without processes that this user can see",
+            "some.service: enabled; not installed"
+        ]
+    );
+    assert_eq!(root.host.ids("some").unwrap(), ["some.service"]);
+    root.calls();
+    assert!(root.host.disable("some.service", true).unwrap().contains("some: disabled"));
+    assert_eq!((root.drop_in("some.service"), root.calls()), (None, "daemon-reload daemon-reload; ".into()));
+    for unknown in [root.host.ids("some").map(drop), root.host.state("some.service").map(drop)] {
+        assert!(unknown.unwrap_err().to_string().contains("there is no service some"));
+    }
+    std::fs::write(root.path("units/other.service"), "Id=other.service\nLoadState=masked\n").unwrap();
+    assert_eq!(root.host.state("other.service").unwrap().to_string(), "other.service: enabled; does not run");
+    assert_eq!(root.host.ids("other.service").unwrap(), ["other.service"]);
+}
+
 #[test]
 fn others_files_are_left_alone() {
     let root = Root::new("others");
