@@ -17,8 +17,9 @@ use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat, openat2, unlinkat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -389,15 +390,24 @@ impl SettingsFile {
         self.path().file_name().unwrap_or_default()
     }
 
-    /// Writes the file in place, because a cluster's file belongs to the cluster's user.
+    /// Writes the file in place, because a cluster's file belongs to the cluster's user. On an error, such as that of
+    /// a full disk, the file is as it was.
     fn write(&self, content: &str) -> anyhow::Result<()> {
-        let open = |folder| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            openat(folder, self.name(), flags, Mode::from_raw_mode(0o644)).map_err(no_link)
+        let write = |folder: OwnedFd| {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = openat(&folder, self.name(), flags, Mode::from_raw_mode(0o644)).map_err(no_link)?;
+            let (mut file, mut before) = (std::fs::File::from(file), Vec::new());
+            file.read_to_end(&mut before)?;
+            overwrite(&file, content.as_bytes()).inspect_err(|_| {
+                // Both are tried: the disk may be broken.
+                if before.is_empty() && matches!(self, SettingsFile::DropIn(_)) {
+                    let _kept = unlinkat(&folder, self.name(), AtFlags::empty());
+                } else {
+                    let _changed = overwrite(&file, &before);
+                }
+            })
         };
-        let written =
-            self.folder().and_then(open).and_then(|file| std::fs::File::from(file).write_all(content.as_bytes()));
-        written.with_context(|| format!("cannot write {}", self.path().display()))
+        self.folder().and_then(write).with_context(|| format!("cannot write {}", self.path().display()))
     }
 
     fn restore(&self, before: Option<&str>) -> anyhow::Result<()> {
@@ -409,6 +419,12 @@ impl SettingsFile {
             }
         }
     }
+}
+
+/// Replaces a file's content. The blocks that it has are used first, so that the former content can be written again.
+fn overwrite(file: &std::fs::File, content: &[u8]) -> std::io::Result<()> {
+    file.write_all_at(content, 0)?;
+    file.set_len(content.len() as u64)
 }
 
 fn no_link(error: Errno) -> std::io::Error {

@@ -318,6 +318,35 @@ fn service_that_is_not_installed_can_be_disabled() {
     assert_eq!(root.host.ids("other.service").unwrap(), ["other.service"]);
 }
 
+/// A cluster would start without its variables, and a service with an empty drop-in.
+#[test]
+fn full_disk_changes_no_file() {
+    const CHILD: &str = "FASTSOCK_TEST_FULL_DISK";
+    if std::env::var_os(CHILD).is_none() {
+        // A limit for the size of files stands for a full disk. It is the whole process's.
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" --exact services::tests::full_disk_changes_no_file"]);
+        let output = command.arg(std::env::current_exe().unwrap()).env(CHILD, "1").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let root = Root::new("full");
+    root.unit("some.service", "");
+    root.unit("postgresql@15-main.service", "");
+    let folder = root.path("etc/postgresql/15/main");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (file, content) = (folder.join("environment"), format!("A = '{}'\n", "b".repeat(80)));
+    std::fs::write(&file, &content).unwrap();
+    let full = rustix::process::Rlimit { current: Some(100), maximum: Some(100) };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, full).unwrap();
+    for service in ["some", "postgresql@15-main"] {
+        let error = format!("{:#}", root.enable(service, false).unwrap_err());
+        assert!(error.contains("cannot write ") && error.contains("File too large"), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
+    assert_eq!(root.drop_in("some.service"), None);
+}
+
 #[test]
 fn others_files_are_left_alone() {
     let root = Root::new("others");
