@@ -66,6 +66,14 @@ mod tests {
         assert_eq!(bounding_sets(guide), [names(FOR_WIRE), names(FOR_DEVICES)]);
     }
 
+    /// A core of `[wire]` is a thread. By default there is one for each queue of the device.
+    #[test]
+    fn unit_file_bounds_no_threads() {
+        let unit = include_str!("../../../packaging/systemd/fastsock.service");
+        let guide = include_str!("../../../docs/OPERATING.md");
+        assert!(!unit.contains("\nTasksMax=") || guide.matches("\nTasksMax=infinity").count() == 2);
+    }
+
     fn names(set: CapabilitySet) -> BTreeSet<&'static str> {
         set.iter_names().map(|(name, _)| name).collect()
     }
