@@ -244,6 +244,12 @@ mod tests {
             seen += 1;
         }
         assert!(seen > 8, "{seen}");
+        // The textfile collector exports a stale file's counters, so they are never absent.
+        let guide = include_str!("../../../docs/OPERATING.md");
+        let file = guide.split("mv fastsock.new ").nth(1).and_then(|rest| rest.lines().next()).unwrap();
+        let absent = rules.lines().find(|line| line.contains("absent(")).unwrap();
+        let age = format!("time() - node_textfile_mtime_seconds{{file=~\".*{file}\"}} > ");
+        assert!(absent.contains(&age), "{absent}");
         // The reasons in the alerts exist.
         let named = rules.split("reason=~\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
         assert!(named.split('|').all(|reason| Reason::ALL.iter().any(|known| known.to_string() == reason)), "{named}");

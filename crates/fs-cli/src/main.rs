@@ -11,12 +11,15 @@ mod program;
 mod run;
 mod service;
 mod services;
+#[path = "sigpipe_unsafe.rs"]
+mod sigpipe;
 mod ss;
 mod stat;
 mod up;
 mod why;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Faster connections between unmodified programs of this host.
@@ -77,6 +80,12 @@ fn said(error: &anyhow::Error) -> String {
     said
 }
 
+/// Prints a line to standard error. A line that cannot be written, for example to a full disk, is
+/// lost; `eprintln` would panic.
+fn warn(line: std::fmt::Arguments<'_>) {
+    let _unheard = writeln!(std::io::stderr(), "fastsock: {line}");
+}
+
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Up(args) => up::up(args),
@@ -99,7 +108,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("fastsock: {}", said(&error));
+            warn(format_args!("{}", said(&error)));
             ExitCode::FAILURE
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::control::ControlArgs;
 use crate::program::obstacle;
-use crate::said;
+use crate::{said, sigpipe, warn};
 use anyhow::{Context, bail};
 use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL, Service};
 use std::ffi::{OsStr, OsString};
@@ -52,21 +52,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         bail!("no daemon serves: {}", said(error));
     }
     match (obstacle(program), missing) {
-        (Some((file, obstacle)), _) => eprintln!("fastsock: {} is not accelerated: {obstacle}", file.display()),
+        (Some((file, obstacle)), _) => {
+            warn(format_args!("{} is not accelerated: {obstacle}", file.display()));
+        }
         (None, Some(error)) => {
             let shown = program.display();
-            eprintln!(
-                "fastsock: the kernel alone carries {shown}'s connections until a daemon serves {}: {}",
+            warn(format_args!(
+                "the kernel alone carries {shown}'s connections until a daemon serves {}: {}",
                 path.display(),
                 said(&error)
-            );
+            ));
         }
         (None, None) if args.quiet => {}
         (None, None) => {
-            eprintln!(
-                "fastsock: connections to other programs under fastsock get a ring (daemon at {})",
+            warn(format_args!(
+                "connections to other programs under fastsock get a ring (daemon at {})",
                 path.display()
-            );
+            ));
         }
     }
     Ok(execute(program, rest, &library, &path))
@@ -95,14 +97,16 @@ fn daemon(control: &ControlArgs) -> Result<PathBuf, (PathBuf, anyhow::Error)> {
 
 /// Replaces this process. Returns only if that fails.
 fn execute(program: &OsStr, rest: &[OsString], library: &Path, control: &Path) -> ExitCode {
-    let error = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(rest)
         .env("LD_PRELOAD", preload(library, std::env::var_os("LD_PRELOAD")))
         .env(SANITIZER_VARIABLE, sanitizer_options(std::env::var_os(SANITIZER_VARIABLE)))
-        .env(CONTROL_VARIABLE, control)
-        .exec();
+        .env(CONTROL_VARIABLE, control);
+    sigpipe::inherit(&mut command);
+    let error = command.exec();
     // As in a shell: 127 if the program is not found, 126 if it cannot be run.
-    eprintln!("fastsock: cannot run {}: {error}", program.display());
+    warn(format_args!("cannot run {}: {error}", program.display()));
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
@@ -215,11 +219,10 @@ pub(crate) fn start_daemon(args: StartArgs) -> anyhow::Result<ExitCode> {
         let said = started(&mut scope()?, path).unwrap_or_else(|error| Some(format!("{error:#}")));
         match &said {
             None => return Ok(ExitCode::SUCCESS),
-            Some(why) => eprintln!(
-                "fastsock: the daemon gets no systemd scope of its own, and ends with this \
-                                    service: {}",
+            Some(why) => warn(format_args!(
+                "the daemon gets no systemd scope of its own, and ends with this service: {}",
                 why.trim()
-            ),
+            )),
         }
     }
     let program = std::env::current_exe().context("cannot find the path of this program")?;

@@ -33,8 +33,7 @@ pub(crate) struct Args {
 
 pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     init_log();
-    let mut config = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
-    args.device.into_iter().for_each(|device| config.share(device));
+    let config = load(args.config.as_deref(), &args.device)?;
     if args.check {
         return check_devices(&config).map(|()| ExitCode::SUCCESS);
     }
@@ -72,7 +71,7 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
                     if std::io::stdin().is_terminal() {
                         break;
                     }
-                    reload(args.config.as_deref(), &config, &handle);
+                    reload(args.config.as_deref(), &args.device, &config, &handle);
                 }
             }
         }
@@ -96,6 +95,11 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Reads the file, and adds the devices of the command line.
+fn load(file: Option<&Path>, devices: &[String]) -> anyhow::Result<Config> {
+    Ok(file.map(Config::load).transpose()?.unwrap_or_default().with_shared(devices)?)
+}
+
 /// Fails for devices that do not exist.
 fn check_devices(config: &Config) -> anyhow::Result<()> {
     for device in config.devices() {
@@ -109,11 +113,11 @@ fn check_devices(config: &Config) -> anyhow::Result<()> {
 
 /// Reloads the configuration. An invalid one changes nothing. `at_start` is the configuration that
 /// the daemon started with.
-fn reload(config: Option<&Path>, at_start: &Config, handle: &Handle) {
+fn reload(config: Option<&Path>, devices: &[String], at_start: &Config, handle: &Handle) {
     service::reloading();
     let result = config
         .ok_or_else(|| anyhow!("the daemon was started without --config, so there is nothing to reload"))
-        .and_then(|path| Ok(Config::load(path)?));
+        .and_then(|path| load(Some(path), devices));
     let says = match result {
         Ok(config) => {
             handle.reload(&config);

@@ -82,6 +82,27 @@ fn configured_devices_that_do_not_exist_are_refused() {
     assert!(!doctor.status.success() && said(&doctor).contains("line 1"), "{}", said(&doctor));
 }
 
+/// A device may be taken down when it is opened, so the daemon checks first whether the address is there: systemd
+/// starts it again each second until it is. Without rights the daemon opens no device.
+#[test]
+fn addresses_are_checked_before_the_device_is_opened() {
+    let directory = Directory::new("addresses");
+    let file = directory.0.join("fastsock.toml");
+    let wire = |device| format!("[wire]\ndevice = '{device}'\n[[wire.port]]\nport = 80\naddresses = ['192.0.2.1']");
+    for (device, expected) in [("lo", "lo does not have the address 192.0.2.1"), ("fs-none0", "fs-none0")] {
+        std::fs::write(&file, wire(device)).unwrap();
+        let mut command = Command::new("setpriv");
+        if rustix::process::geteuid().is_root() {
+            command.args(["--bounding-set=-all", "--inh-caps=-all"]);
+        }
+        command.args(["--no-new-privs", env!("CARGO_BIN_EXE_fastsock"), "up", "--config"]).arg(&file);
+        let output = command.arg("--control").arg(directory.0.join("control.sock")).output().unwrap();
+        let says = said(&output);
+        assert!(!output.status.success() && says.contains(expected), "{says}");
+        assert_eq!(says.contains("does not have the address"), device == "lo", "{says}");
+    }
+}
+
 /// A daemon that is killed when dropped.
 struct Daemon(Child);
 

@@ -101,6 +101,41 @@ fn program_finds_the_daemon() {
     assert!(!place.control().exists());
 }
 
+/// systemd starts services with SIGPIPE ignored, and many programs depend on that.
+#[test]
+fn program_gets_the_disposition_of_sigpipe() {
+    let place = TestDirectory::new("sigpipe");
+    let ignored = |before: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", before, "sh", env!("CARGO_BIN_EXE_fastsock"), "run"]);
+        command.args(["grep", "SigIgn", "/proc/self/status"]);
+        let control = place.0.join("library.so/control.sock");
+        command.env_remove("LD_PRELOAD").env("FASTSOCK_CONTROL", control);
+        let output = command.env("FASTSOCK_LIB", place.0.join("library.so")).output().unwrap();
+        let line = String::from_utf8_lossy(&output.stdout).into_owned();
+        let signals = line.trim().rsplit('\t').next().and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        signals.unwrap_or_else(|| panic!("{output:?}")) >> (libc::SIGPIPE - 1) & 1 == 1
+    };
+    assert!(ignored("trap '' PIPE; exec \"$@\""));
+    // This test's own may be ignored, and a shell cannot change that.
+    let default = "exec env --default-signal=PIPE \"$@\"";
+    assert!(!ignored(default));
+}
+
+/// A full disk is no reason not to start the program.
+#[test]
+fn program_runs_without_standard_error() {
+    let place = TestDirectory::new("full");
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for (options, program) in [(&[][..], "true"), (&["--quiet"], "true"), (&[], "nonexistent-program")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
+        command.arg("run").args(options).arg(program).env_remove("LD_PRELOAD").stderr(full());
+        command.env("FASTSOCK_CONTROL", place.0.join("library.so/control.sock"));
+        let code = command.env("FASTSOCK_LIB", place.0.join("library.so")).status().unwrap().code();
+        assert_eq!(code, Some(if program == "true" { 0 } else { 127 }), "{options:?} {program}");
+    }
+}
+
 #[test]
 fn missing_library_is_said() {
     let place = TestDirectory::new("library");

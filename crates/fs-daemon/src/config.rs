@@ -65,6 +65,8 @@ pub struct Config {
     wire: Option<fs_relay::Config>,
     /// Devices that programs share.
     devices: Vec<String>,
+    /// The error of the first policy that would refuse no port of `devices`.
+    evaded: Option<(PathBuf, String)>,
 }
 
 /// Limits for what processes can make the daemon hold.
@@ -169,7 +171,8 @@ impl Config {
     /// Reads and checks a file, and the files of its policy directory.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let (mut config, policies) = Self::parse(&read(path)?, &uid).map_err(wrong(path))?;
-        let Some((line, directory)) = policies else { return Ok(config) };
+        config.evaded = config.evaded.map(|(_, message)| (path.into(), message));
+        let Some((line, directory)) = policies else { return config.checked() };
         // A relative path is relative to the file's directory.
         let directory = path.parent().unwrap_or(Path::new("")).join(directory);
         let named = |error: std::io::Error| {
@@ -181,11 +184,21 @@ impl Config {
         files.sort();
         let mut all = Vec::new();
         for file in files {
-            all.extend(program(&read(&file)?, &uid).map_err(wrong(&file))?);
+            let (policies, evaded) = program(&read(&file)?, &uid).map_err(wrong(&file))?;
+            all.extend(policies);
+            config.evaded = config.evaded.or(evaded.map(|message| (file, message)));
         }
         all.append(&mut config.policies.0);
         config.policies = Policies(all);
-        Ok(config)
+        config.checked()
+    }
+
+    /// Fails if a policy would refuse no port of the devices, because a program can change its name.
+    fn checked(self) -> Result<Self, ConfigError> {
+        match &self.evaded {
+            Some((path, message)) if !self.devices.is_empty() => Err(wrong(path)(message.clone())),
+            _ => Ok(self),
+        }
     }
 
     /// Returns the sections that are read only at the start and differ in `changed`. `self` is the
@@ -200,11 +213,17 @@ impl Config {
         sections.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
     }
 
-    /// Adds a shared device, unless it is configured already.
-    pub fn share(&mut self, device: String) {
-        if !self.devices.contains(&device) {
-            self.devices.push(device);
+    /// Adds shared devices, unless they are configured already.
+    ///
+    /// # Errors
+    /// If a policy with `call = "bind"` and `ring = false` names a program.
+    pub fn with_shared(mut self, devices: &[String]) -> Result<Self, ConfigError> {
+        for device in devices {
+            if !self.devices.contains(device) {
+                self.devices.push(device.clone());
+            }
         }
+        self.checked()
     }
 
     /// Returns the shared devices.
@@ -224,7 +243,8 @@ impl Config {
         refuse_former(text)?;
         let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let directory = file.policy_dir.take().map(|path| (line(text, path.span().start), path.into_inner()));
-        let config = file.check(uid).map_err(at_line(text))?;
+        let (mut config, evaded) = file.check(uid).map_err(at_line(text))?;
+        config.evaded = evaded.map(|evaded| (PathBuf::new(), at_line(text)(evaded)));
         Ok((config, directory))
     }
 }
@@ -245,8 +265,8 @@ fn at_line(text: &str) -> impl Fn(Wrong) -> String {
     |(at, message)| format!("line {}: {message}", line(text, at))
 }
 
-/// Parses a program's file of policies.
-fn program(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Vec<Policy>, String> {
+/// Parses a program's file of policies. Also returns the error of one that would refuse no port of `devices`.
+fn program(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<(Vec<Policy>, Option<String>), String> {
     refuse_former(text)?;
     let ProgramFile { program, policies } = toml::from_str(text).map_err(|error| error.to_string())?;
     let of_it = |policy: PolicyFile| match &policy.program {
@@ -255,7 +275,17 @@ fn program(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Vec<Policy>,
         }
         None => PolicyFile { program: Some(program.clone()), ..policy }.check(uid),
     };
-    policies.into_iter().map(of_it).collect::<Result<_, _>>().map_err(at_line(text))
+    let evaded = policies.iter().any(PolicyFile::is_for_leases).then(|| evaded(&program));
+    let policies = policies.into_iter().map(of_it).collect::<Result<_, _>>().map_err(at_line(text))?;
+    Ok((policies, evaded.map(at_line(text))))
+}
+
+/// The error of a policy that names a program and is to refuse ports of `devices`.
+fn evaded(program: &Spanned<String>) -> Wrong {
+    let cure = "name its `user` or `cgroup`, or remove `call` if this is about rings only";
+    let name = program.get_ref();
+    let says = format!("a program can call itself other than `{name}`, so this refuses no port of `devices`: {cure}");
+    (program.span().start, says)
 }
 
 /// Keys and sections of earlier versions, with what to do instead.
@@ -315,7 +345,8 @@ fn refuse_of(table: &DeTable<'_>, former: &[(&str, &str)], text: &str) -> Result
 }
 
 impl File {
-    fn check(self, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Config, Wrong> {
+    /// Also returns the error of a policy that would refuse no port of `devices`.
+    fn check(self, uid: &dyn Fn(&str) -> Option<u32>) -> Result<(Config, Option<Wrong>), Wrong> {
         let limits = match self.limits {
             Some(limits) => {
                 let at = limits.span().start;
@@ -329,20 +360,8 @@ impl File {
         };
         let wire = self.wire.map(|wire| (wire.span().start, wire.into_inner()));
         let wire = wire.map(|(at, wire)| wire.check().map_err(|message| (at, message))).transpose()?;
-        let is_for_leases = |policy: &&PolicyFile| policy.call == Some(Call::Bind) && !policy.ring;
-        if let Some(name) = self.policies.iter().filter(is_for_leases).find_map(|policy| policy.program.as_ref())
-            && !self.devices.is_empty()
-        {
-            let cure = "name its `user` or `cgroup`, or remove `call` if this is about rings only";
-            let name = (name.span().start, name.get_ref());
-            return Err((
-                name.0,
-                format!(
-                    "a program can call itself other than `{}`, so this refuses no port of `devices`: {cure}",
-                    name.1
-                ),
-            ));
-        }
+        let of_leases = self.policies.iter().filter(|policy| policy.is_for_leases());
+        let evaded = of_leases.filter_map(|policy| policy.program.as_ref()).map(evaded).next();
         let policies = self.policies.into_iter().map(|policy| policy.check(uid)).collect::<Result<_, _>>()?;
         let device = |name: Spanned<String>| {
             let is_name = !name.get_ref().is_empty() && name.get_ref().len() < 16 && !name.get_ref().contains('/');
@@ -350,11 +369,16 @@ impl File {
             is_name.then(|| name.get_ref().clone()).ok_or_else(wrong)
         };
         let devices = self.devices.into_iter().map(device).collect::<Result<_, _>>()?;
-        Ok(Config { policies: Policies(policies), limits, wire, devices })
+        Ok((Config { policies: Policies(policies), limits, wire, devices, evaded: None }, evaded))
     }
 }
 
 impl PolicyFile {
+    /// Returns true if it refuses ports of shared devices.
+    fn is_for_leases(&self) -> bool {
+        self.call == Some(Call::Bind) && !self.ring
+    }
+
     fn check(self, uid: &dyn Fn(&str) -> Option<u32>) -> Result<Policy, Wrong> {
         let Self { ring, program, user, cgroup, call, to, ports } = self;
         if let Some(name) = program.as_ref().filter(|name| name.get_ref().is_empty() || name.get_ref().contains('/')) {

@@ -66,6 +66,30 @@ mod tests {
         assert_eq!(bounding_sets(guide), [names(FOR_WIRE), names(FOR_DEVICES)]);
     }
 
+    /// A core of `[wire]` is a thread. By default there is one for each queue of the device.
+    #[test]
+    fn unit_file_bounds_no_threads() {
+        let unit = include_str!("../../../packaging/systemd/fastsock.service");
+        let guide = include_str!("../../../docs/OPERATING.md");
+        assert!(!unit.contains("\nTasksMax=") || guide.matches("\nTasksMax=infinity").count() == 2);
+    }
+
+    /// `systemctl reload` would fail under a profile that lacks a program of ExecReload=.
+    #[test]
+    fn profile_of_apparmor_has_the_programs_of_the_unit() {
+        let unit = include_str!("../../../packaging/systemd/fastsock.service");
+        let profile = include_str!("../../../packaging/apparmor/usr.bin.fastsock");
+        let commands = unit.lines().filter(|line| line.starts_with("Exec")).filter_map(|line| line.split_once('='));
+        let programs: BTreeSet<&str> = commands.filter_map(|(_, command)| command.split(' ').next()).collect();
+        assert_eq!(programs, BTreeSet::from(["/bin/kill", "/usr/bin/fastsock"]));
+        for program in programs {
+            // /bin is a link to /usr/bin on most systems.
+            let either = format!("/{{usr/,}}{}", program.trim_start_matches("/usr").trim_start_matches('/'));
+            let is_named = |path: &str| profile.contains(&format!("\n  {path} mr,\n"));
+            assert!(is_named(program) || is_named(&either), "{program}");
+        }
+    }
+
     fn names(set: CapabilitySet) -> BTreeSet<&'static str> {
         set.iter_names().map(|(name, _)| name).collect()
     }

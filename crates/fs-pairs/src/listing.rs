@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use fs_carrier::traffic::Traffic;
 
 use crate::ask::Asker;
 use crate::message::{self, LEN, Reason, Request};
+use crate::sys::netns_cookie;
 
 /// Rows of one record.
 pub(crate) const ROWS: usize = 16;
@@ -23,6 +25,15 @@ const ROW: usize = 152;
 const RECORD: usize = LEN + ROWS * ROW;
 /// Bytes of a process's name (TASK_COMM_LEN of include/linux/sched.h).
 pub(crate) const NAME: usize = 16;
+
+/// Returns the cookie of this thread's network namespace, as [`Row::netns`] has it.
+///
+/// # Errors
+/// Those of socket(2) and of SO_NETNS_COOKIE.
+pub fn own_netns() -> io::Result<u64> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None)?;
+    Ok(netns_cookie(socket.as_fd())?)
+}
 
 /// A process at an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,9 +22,10 @@ pub(crate) fn reloading() {
     }
 }
 
-/// Another process is the service from now on.
+/// Another process is the service from now on. It also ends a reload whose file is still being read:
+/// systemd takes no further message of this process.
 pub(crate) fn succeeded_by(process: u32) {
-    tell(&[NotifyState::MainPid(process)]);
+    tell(&[NotifyState::Ready, NotifyState::MainPid(process)]);
 }
 
 /// Open connections are finishing.

@@ -87,8 +87,9 @@ impl Relay {
         if let Some(accept) = config.partial_checksums {
             builder = builder.accept_partial_checksum(accept);
         }
-        let runtime = builder.build()?;
+        // Before the device is opened, which may take it down: systemd tries again until the addresses are there.
         check_addresses(&config)?;
+        let runtime = builder.build()?;
         let cookie = crate::netns_unsafe::cookie().map_err(system("read the network namespace's cookie"))?;
         let start = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
         // A new daemon starts with other addresses than the previous one.
@@ -172,7 +173,7 @@ async fn run(_core: CoreCtx, shared: Arc<Shared>, started: Sender<Result<(), Str
     fs_rt::shutdown_signal().await;
 }
 
-/// Fails for an address that the device does not have.
+/// Fails for an address that the device does not have. A device that does not exist is another error.
 fn check_addresses(config: &Config) -> Result<(), StartError> {
     let wanted = || config.ports.iter().flat_map(|port| port.addresses.iter().copied());
     if wanted().next().is_none() {
@@ -180,13 +181,14 @@ fn check_addresses(config: &Config) -> Result<(), StartError> {
     }
     let there = addresses(&config.device)
         .map_err(|source| StartError::System { doing: "read the device's addresses over netlink", source })?;
-    match wanted().find(|address| !there.contains(address)) {
+    match there.and_then(|there| wanted().find(|address| !there.contains(address))) {
         Some(address) => Err(StartError::Address { device: config.device.clone(), address }),
         None => Ok(()),
     }
 }
 
-fn addresses(device: &str) -> io::Result<Vec<IpAddr>> {
+/// Returns the addresses of a device, or `None` without such a device.
+fn addresses(device: &str) -> io::Result<Option<Vec<IpAddr>>> {
     let netlink = Netlink::open([])?;
     let index = netlink.dump(Message::GetLink(LinkMessage::default()))?.into_iter().find_map(|message| match message {
         Message::NewLink(link) => {
@@ -195,19 +197,19 @@ fn addresses(device: &str) -> io::Result<Vec<IpAddr>> {
         }
         _ => None,
     });
+    let Some(index) = index else { return Ok(None) };
     let messages = netlink.dump(Message::GetAddress(AddressMessage::default()))?;
     let of_device = messages.into_iter().filter_map(|message| match message {
-        Message::NewAddress(address) if Some(address.header.index) == index => Some(address.attributes),
+        Message::NewAddress(address) if address.header.index == index => Some(address.attributes),
         _ => None,
     });
-    Ok(of_device
-        .filter_map(|attributes| {
-            // On a point-to-point link `Address` is the peer's.
-            let find = |of: fn(&AddressAttribute) -> Option<IpAddr>| attributes.iter().find_map(of);
-            find(|of| if let AddressAttribute::Local(ip) = of { Some(*ip) } else { None })
-                .or_else(|| find(|of| if let AddressAttribute::Address(ip) = of { Some(*ip) } else { None }))
-        })
-        .collect())
+    let addresses = of_device.filter_map(|attributes| {
+        // On a point-to-point link `Address` is the peer's.
+        let find = |of: fn(&AddressAttribute) -> Option<IpAddr>| attributes.iter().find_map(of);
+        find(|of| if let AddressAttribute::Local(ip) = of { Some(*ip) } else { None })
+            .or_else(|| find(|of| if let AddressAttribute::Address(ip) = of { Some(*ip) } else { None }))
+    });
+    Ok(Some(addresses.collect()))
 }
 
 /// Returns the CPUs that this process may use.

@@ -37,11 +37,11 @@ const PACKAGES: [Package; 2] = [
         folder: "",
         documents: &[
             "README.md",
-            "SECURITY.md",
             "docs/COMPATIBILITY.md",
             "docs/COUNTERS.md",
             "docs/LIMITS.md",
             "docs/OPERATING.md",
+            "docs/SECURITY.md",
             "docs/TASKS.md",
         ],
     },
@@ -114,25 +114,25 @@ fn documents(names: &[&str], folder: &Path) -> std::io::Result<()> {
     for document in names {
         let text = fs::read_to_string(root().join(document))?;
         let name = document.rsplit('/').next().unwrap_or(document);
-        fs::write(folder.join(name), without_dead_links(names, &text))?;
+        fs::write(folder.join(name), without_dead_links(names, document, &text))?;
     }
     Ok(())
 }
 
-/// Replaces `[text](FILE#place)` by the text, and the file's name if that is not the text, unless
-/// the file is one of `names`.
-fn without_dead_links(names: &[&str], text: &str) -> String {
-    let shipped = |target: &str| names.iter().find(|document| document.rsplit('/').next() == Some(target));
+/// Replaces each `[text](FILE#place)` of `document` by the text, and the file's path if that is not the
+/// text, unless the file is one of `names`. Paths are relative to the document.
+fn without_dead_links(names: &[&str], document: &str, text: &str) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while let Some(at) = rest.find("](") {
         let Some(length) = rest[at..].find(')') else { break };
         let target = &rest[at + 2..at + length];
         let (file, place) = target.split_once('#').map_or((target, None), |(file, place)| (file, Some(place)));
-        let name = file.rsplit('/').next().unwrap_or(file);
+        let source = from_root(document, file);
+        let name = source.rsplit('/').next().unwrap_or(file);
         let begin = rest[..at].rfind('[');
         match begin {
             _ if target.starts_with("http") || file.is_empty() => out.push_str(&rest[..=at + length]),
-            _ if shipped(name).is_some() => {
+            _ if names.contains(&&*source) => {
                 out.push_str(&rest[..at + 2]);
                 out.push_str(name);
                 place.iter().for_each(|place| out.extend(["#", place]));
@@ -142,8 +142,9 @@ fn without_dead_links(names: &[&str], text: &str) -> String {
                 let label = &rest[begin + 1..at];
                 out.push_str(&rest[..begin]);
                 out.push_str(label);
-                if !label.contains(name) {
-                    out.extend([" (", file.trim_start_matches("../"), " in the sources)"]);
+                // A document of that name may be there, and be another one.
+                if !label.contains(name) || names.iter().any(|document| document.ends_with(&format!("/{name}"))) {
+                    out.extend([" (", &source, " in the sources)"]);
                 }
             }
             None => out.push_str(&rest[..=at + length]),
@@ -153,25 +154,55 @@ fn without_dead_links(names: &[&str], text: &str) -> String {
     out + rest
 }
 
+/// Returns the path of a link's file from the root of the source tree.
+fn from_root(document: &str, file: &str) -> String {
+    let mut path: Vec<&str> = document.split('/').collect();
+    path.pop();
+    for part in file.split('/') {
+        match part {
+            ".." => drop(path.pop()),
+            "." | "" => {}
+            part => path.push(part),
+        }
+    }
+    path.join("/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn links_of_shipped_documents_lead_somewhere() {
-        let text = "a [b](OPERATING.md#watch), [PRELOAD.md](PRELOAD.md), [c](../crates/x) [d](#e) [f](docs/TASKS.md) [g](https://h)";
-        let expected =
-            "a [b](OPERATING.md#watch), PRELOAD.md, c (crates/x in the sources) [d](#e) [f](TASKS.md) [g](https://h)";
-        assert_eq!(without_dead_links(PACKAGES[0].documents, text), expected);
+        let text = "a [b](OPERATING.md#watch), [PRELOAD.md](PRELOAD.md), [c](../crates/x) [d](#e) [f](TASKS.md) [g](https://h) \
+                    [SECURITY.md](SECURITY.md) [../SECURITY.md](../SECURITY.md)";
+        let expected = "a [b](OPERATING.md#watch), PRELOAD.md, c (crates/x in the sources) [d](#e) [f](TASKS.md) [g](https://h) \
+                        [SECURITY.md](SECURITY.md) ../SECURITY.md (SECURITY.md in the sources)";
+        assert_eq!(without_dead_links(PACKAGES[0].documents, "docs/LIMITS.md", text), expected);
+        let readme = without_dead_links(PACKAGES[0].documents, "README.md", "[a](SECURITY.md) [b](docs/SECURITY.md)");
+        assert_eq!(readme, "a (SECURITY.md in the sources) [b](SECURITY.md)");
         for Package { documents, .. } in PACKAGES {
             for document in documents {
-                let text = without_dead_links(documents, &fs::read_to_string(root().join(document)).unwrap());
-                for (at, _) in text.match_indices("](") {
-                    let target = text[at + 2..].split([')', '#']).next().unwrap();
-                    let is_there = documents.iter().any(|document| document.rsplit('/').next() == Some(target));
-                    assert!(is_there || target.is_empty() || target.starts_with("http"), "{document}: {target}");
+                let source = fs::read_to_string(root().join(document)).unwrap();
+                let text = without_dead_links(documents, document, &source);
+                // Each link that is left is one of the sources, to a document that is shipped.
+                let sources: Vec<String> = links(&source).map(|file| from_root(document, file)).collect();
+                for file in links(&text).filter(|file| !file.is_empty() && !file.starts_with("http")) {
+                    let is_it = |shipped: &&&str| shipped.rsplit('/').next() == Some(file);
+                    let shipped = documents.iter().find(is_it).unwrap_or_else(|| panic!("{document}: {file}"));
+                    assert!(sources.iter().any(|source| source == shipped), "{document}: {file} is not {shipped}");
                 }
             }
         }
+        // The guides refer to its rows.
+        assert!(PACKAGES[0].documents.contains(&"docs/SECURITY.md"));
+        let rpm = fs::read_to_string(root().join("packaging/rpm/fastsock.spec")).unwrap();
+        let pages = rpm.lines().find_map(|line| line.strip_prefix("for page in ")?.strip_suffix("; do")).unwrap();
+        assert_eq!(pages.split(' ').collect::<Vec<_>>(), PACKAGES[0].documents);
+    }
+
+    /// Returns the files that a text links to.
+    fn links(text: &str) -> impl Iterator<Item = &str> {
+        text.match_indices("](").map(|(at, _)| text[at + 2..].split([')', '#']).next().unwrap())
     }
 }

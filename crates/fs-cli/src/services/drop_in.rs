@@ -90,7 +90,8 @@ pub(super) fn content(unit: &Unit, library: &Path, read: &dyn Fn(&Path) -> Optio
     let daemon = Path::new(SYSTEM_CONTROL).parent().unwrap_or(Path::new("/"));
     let mut lines = vec![format!("Environment=\"LD_PRELOAD={}\"", escaped(&preload(unit, library)))];
     if closest(&unit.paths("NoExecPaths"), folder) > closest(&unit.paths("ExecPaths"), folder) {
-        lines.push(format!("ExecPaths={}", folder.display()));
+        // "-": the service also starts after the package was removed.
+        lines.push(format!("ExecPaths=-{}", folder.display()));
     }
     let has_root = ["RootDirectory", "RootImage"].iter().any(|name| !matches!(unit.get(name), "" | "/"));
     let hidden = [unit.paths("TemporaryFileSystem"), unit.paths("InaccessiblePaths")].concat();

@@ -54,10 +54,15 @@ impl Host {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Reads a unit's properties from systemd.
-    pub(super) fn show(&self, name: &str) -> anyhow::Result<Unit> {
+    /// Reads a unit's properties from systemd, also those of a unit that is not installed.
+    pub(super) fn properties(&self, name: &str) -> anyhow::Result<Unit> {
         let properties = format!("--property={}", Unit::PROPERTIES.join(","));
-        let unit = Unit::parse(&self.systemctl(&["show", &properties, "--", name])?);
+        Ok(Unit::parse(&self.systemctl(&["show", &properties, "--", name])?))
+    }
+
+    /// Reads a service's properties from systemd. Fails if it is not installed.
+    pub(super) fn show(&self, name: &str) -> anyhow::Result<Unit> {
+        let unit = self.properties(name)?;
         if !unit.is_loaded() {
             bail!("there is no service {name}: `systemctl list-units --type=service` lists them");
         }
@@ -67,9 +72,18 @@ impl Host {
         Ok(unit)
     }
 
+    /// Returns the names of the units that a service's name stands for. A service that was removed may still be enabled.
+    pub(super) fn ids(&self, service: &str) -> anyhow::Result<Vec<String>> {
+        let name = unit_name(service);
+        match self.units(service) {
+            Err(_) if self.enabled().contains(&name) => Ok(vec![name]),
+            units => Ok(units?.iter().map(|unit| unit.id().to_owned()).collect()),
+        }
+    }
+
     /// Returns the units that a service's name stands for.
     pub(super) fn units(&self, service: &str) -> anyhow::Result<Vec<Unit>> {
-        let unit = self.show(&if service.contains('.') { service.to_owned() } else { format!("{service}.service") })?;
+        let unit = self.show(&unit_name(service))?;
         if unit.id() != ALL_CLUSTERS {
             return Ok(vec![unit]);
         }
@@ -124,4 +138,8 @@ impl Host {
     pub(super) fn try_restart(&self, id: &str) -> anyhow::Result<()> {
         self.systemctl(&["try-restart", "--", id]).map(drop)
     }
+}
+
+fn unit_name(service: &str) -> String {
+    if service.contains('.') { service.to_owned() } else { format!("{service}.service") }
 }

@@ -17,8 +17,9 @@ use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat, openat2, unlinkat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -90,7 +91,7 @@ pub(crate) fn disable(args: DisableArgs) -> anyhow::Result<ExitCode> {
     let host = Host::this();
     let mut units = Vec::new();
     for service in &args.services {
-        units.extend(host.units(service)?.into_iter().map(|unit| unit.id().to_owned()));
+        units.extend(host.ids(service)?);
     }
     if args.all {
         units = host.enabled();
@@ -102,7 +103,7 @@ pub(crate) fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let host = Host::this();
     let mut units = Vec::new();
     for service in &args.services {
-        units.extend(host.units(service)?.into_iter().map(|unit| unit.id().to_owned()));
+        units.extend(host.ids(service)?);
     }
     if args.services.is_empty() {
         units = host.enabled();
@@ -125,6 +126,7 @@ pub(crate) fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
 pub(crate) struct State {
     unit: String,
     is_enabled: bool,
+    is_installed: bool,
     is_active: bool,
     processes: usize,
     with_library: usize,
@@ -142,10 +144,11 @@ impl State {
     }
 
     fn json(&self) -> serde_json::Value {
-        let Self { unit, is_enabled, is_active, processes, with_library } = self;
+        let Self { unit, is_enabled, is_installed, is_active, processes, with_library } = self;
         serde_json::json!({
             "service": unit,
             "enabled": is_enabled,
+            "installed": is_installed,
             "active": is_active,
             "processes": processes,
             "processes_with_library": with_library,
@@ -155,10 +158,11 @@ impl State {
 
 impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { unit, is_enabled, is_active, processes, with_library } = self;
+        let Self { unit, is_enabled, is_installed, is_active, processes, with_library } = self;
         let enabled = if *is_enabled { "enabled" } else { "not enabled" };
         write!(f, "{unit}: {enabled}; ")?;
         match (is_active, processes) {
+            (false, 0) if !is_installed => f.write_str("not installed")?,
             (false, 0) => f.write_str("does not run")?,
             (true, 0) => f.write_str("active, without processes that this user can see")?,
             _ => write!(f, "{with_library} of {processes} processes have the library")?,
@@ -289,7 +293,7 @@ impl Host {
             return Ok(format!("{service}: disabled"));
         }
         self.reload()?;
-        if now {
+        if now && self.show(id).is_ok() {
             self.try_restart(id)?;
             return Ok(format!("{service}: disabled, and restarted if it ran"));
         }
@@ -298,12 +302,14 @@ impl Host {
 
     /// Returns whether a unit is enabled, and how many of its processes have the library.
     fn state(&self, id: &str) -> anyhow::Result<State> {
-        let unit = self.show(id)?;
         let content = self.settings_file(id)?.read()?.unwrap_or_default();
+        let is_enabled = drop_in::is_ours(&content) || cluster::is_ours(&content);
+        let unit = if is_enabled { self.properties(id)? } else { self.show(id)? };
         let processes = self.processes_of(unit.control_group());
         Ok(State {
             unit: id.to_owned(),
-            is_enabled: drop_in::is_ours(&content) || cluster::is_ours(&content),
+            is_enabled,
+            is_installed: unit.is_installed(),
             is_active: unit.is_active(),
             processes: processes.len(),
             with_library: processes.iter().filter(|process| process.has_library).count(),
@@ -384,15 +390,24 @@ impl SettingsFile {
         self.path().file_name().unwrap_or_default()
     }
 
-    /// Writes the file in place, because a cluster's file belongs to the cluster's user.
+    /// Writes the file in place, because a cluster's file belongs to the cluster's user. On an error, such as that of
+    /// a full disk, the file is as it was.
     fn write(&self, content: &str) -> anyhow::Result<()> {
-        let open = |folder| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            openat(folder, self.name(), flags, Mode::from_raw_mode(0o644)).map_err(no_link)
+        let write = |folder: OwnedFd| {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = openat(&folder, self.name(), flags, Mode::from_raw_mode(0o644)).map_err(no_link)?;
+            let (mut file, mut before) = (std::fs::File::from(file), Vec::new());
+            file.read_to_end(&mut before)?;
+            overwrite(&file, content.as_bytes()).inspect_err(|_| {
+                // Both are tried: the disk may be broken.
+                if before.is_empty() && matches!(self, SettingsFile::DropIn(_)) {
+                    let _kept = unlinkat(&folder, self.name(), AtFlags::empty());
+                } else {
+                    let _changed = overwrite(&file, &before);
+                }
+            })
         };
-        let written =
-            self.folder().and_then(open).and_then(|file| std::fs::File::from(file).write_all(content.as_bytes()));
-        written.with_context(|| format!("cannot write {}", self.path().display()))
+        self.folder().and_then(write).with_context(|| format!("cannot write {}", self.path().display()))
     }
 
     fn restore(&self, before: Option<&str>) -> anyhow::Result<()> {
@@ -404,6 +419,12 @@ impl SettingsFile {
             }
         }
     }
+}
+
+/// Replaces a file's content. The blocks that it has are used first, so that the former content can be written again.
+fn overwrite(file: &std::fs::File, content: &[u8]) -> std::io::Result<()> {
+    file.write_all_at(content, 0)?;
+    file.set_len(content.len() as u64)
 }
 
 fn no_link(error: Errno) -> std::io::Error {

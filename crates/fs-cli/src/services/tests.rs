@@ -98,7 +98,7 @@ fn units_get_what_they_need() {
         ("nginx", "ExecStart={ path=/bin/sh ; argv[]=/bin/sh -c x ; ignore_errors=no ; pid=0 }", with("")),
         // Debian's redis-server.
         ("redis-server", "NoExecPaths=/\nExecPaths=/usr/bin/redis-server /usr/lib /lib", with("")),
-        ("narrow", "NoExecPaths=/\nExecPaths=/usr/bin/narrow", with("ExecPaths=/usr/lib/fastsock\n")),
+        ("narrow", "NoExecPaths=/\nExecPaths=/usr/bin/narrow", with("ExecPaths=-/usr/lib/fastsock\n")),
         (
             "rooted",
             "RootDirectory=/srv",
@@ -287,6 +287,64 @@ fn clusters_have_a_file_of_variables() {
     std::fs::write(&files[0], "LD_PRELOAD = '/x.so'").unwrap();
     let error = root.enable("postgresql@13-old-one", false).unwrap_err().to_string();
     assert!(error.contains("sets LD_PRELOAD"), "{error}");
+}
+
+/// A service that was removed keeps its drop-in.
+#[test]
+fn service_that_is_not_installed_can_be_disabled() {
+    let root = Root::new("gone");
+    for name in ["some", "other"] {
+        root.unit(&format!("{name}.service"), "");
+        root.enable(name, false).unwrap();
+    }
+    std::fs::remove_file(root.path("units/some.service")).unwrap();
+    let states: Vec<_> = root.host.enabled().iter().map(|unit| root.host.state(unit).unwrap().to_string()).collect();
+    assert_eq!(
+        states,
+        [
+            "other.service: enabled; active, without processes that this user can see",
+            "some.service: enabled; not installed"
+        ]
+    );
+    assert_eq!(root.host.ids("some").unwrap(), ["some.service"]);
+    root.calls();
+    assert!(root.host.disable("some.service", true).unwrap().contains("some: disabled"));
+    assert_eq!((root.drop_in("some.service"), root.calls()), (None, "daemon-reload daemon-reload; ".into()));
+    for unknown in [root.host.ids("some").map(drop), root.host.state("some.service").map(drop)] {
+        assert!(unknown.unwrap_err().to_string().contains("there is no service some"));
+    }
+    std::fs::write(root.path("units/other.service"), "Id=other.service\nLoadState=masked\n").unwrap();
+    assert_eq!(root.host.state("other.service").unwrap().to_string(), "other.service: enabled; does not run");
+    assert_eq!(root.host.ids("other.service").unwrap(), ["other.service"]);
+}
+
+/// A cluster would start without its variables, and a service with an empty drop-in.
+#[test]
+fn full_disk_changes_no_file() {
+    const CHILD: &str = "FASTSOCK_TEST_FULL_DISK";
+    if std::env::var_os(CHILD).is_none() {
+        // A limit for the size of files stands for a full disk. It is the whole process's.
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" --exact services::tests::full_disk_changes_no_file"]);
+        let output = command.arg(std::env::current_exe().unwrap()).env(CHILD, "1").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let root = Root::new("full");
+    root.unit("some.service", "");
+    root.unit("postgresql@15-main.service", "");
+    let folder = root.path("etc/postgresql/15/main");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (file, content) = (folder.join("environment"), format!("A = '{}'\n", "b".repeat(80)));
+    std::fs::write(&file, &content).unwrap();
+    let full = rustix::process::Rlimit { current: Some(100), maximum: Some(100) };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, full).unwrap();
+    for service in ["some", "postgresql@15-main"] {
+        let error = format!("{:#}", root.enable(service, false).unwrap_err());
+        assert!(error.contains("cannot write ") && error.contains("File too large"), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
+    assert_eq!(root.drop_in("some.service"), None);
 }
 
 #[test]

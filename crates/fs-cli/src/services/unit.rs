@@ -50,6 +50,10 @@ impl Unit {
         self.get("Id")
     }
 
+    pub(super) fn is_installed(&self) -> bool {
+        self.get("LoadState") != "not-found"
+    }
+
     pub(super) fn is_loaded(&self) -> bool {
         self.get("LoadState") == "loaded"
     }

@@ -4,7 +4,7 @@ use super::table::{self, Entry};
 use crate::control::ControlArgs;
 use crate::program::{Obstacle, obstacle};
 use crate::services::{Host, Process, Reach, all_processes, service_of};
-use fs_pairs::listing::{Row, list};
+use fs_pairs::listing::{Row, list, own_netns};
 use fs_pairs::{Reason, SYSTEM_CONTROL};
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,8 @@ impl Facts {
             .collect();
         let pids = owners(proc, &listeners);
         let own = |entry: &Entry| entry.is_established() && entry.local.port() == port;
-        let of_port = |row: &Row| row.local.port() == port || row.peer.port() == port;
+        let netns = own_netns().ok();
+        let of_port = |row: &Row| concerns_port(row, port, netns);
         let facts = Self::gather(proc, &pids, &sockets, &own, &of_port, control);
         (!facts.processes.is_empty()).then_some(facts)
     }
@@ -141,6 +142,11 @@ impl Facts {
     }
 }
 
+/// Returns true if a connection is one of a port of this network namespace. The daemon serves several.
+fn concerns_port(row: &Row, port: u16, netns: Option<u64>) -> bool {
+    netns.is_none_or(|own| row.netns == own) && (row.local.port() == port || row.peer.port() == port)
+}
+
 /// Returns the inodes of the sockets that a process has.
 fn sockets_of(process: &Path) -> Vec<u64> {
     let files = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
@@ -173,6 +179,25 @@ fn owners(proc: &Path, inodes: &[u64]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_of_other_namespaces_are_others() {
+        let own = own_netns().unwrap();
+        let at = |port| ([127, 0, 0, 1], port).into();
+        let row = |netns| Row {
+            refused: None,
+            age: Default::default(),
+            netns,
+            local: at(6379),
+            peer: at(50000),
+            ends: Default::default(),
+            traffic: Default::default(),
+        };
+        for (port, netns, expected) in [(6379, own, true), (50000, own, true), (80, own, false), (6379, own + 1, false)]
+        {
+            assert_eq!(concerns_port(&row(netns), port, Some(own)), expected, "{port} {netns}");
+        }
+    }
 
     #[test]
     fn daemons_are_no_peers() {

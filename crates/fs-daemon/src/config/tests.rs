@@ -12,7 +12,8 @@ fn port(port: u16) -> std::net::SocketAddr {
 }
 
 fn parse(text: &str) -> Result<Config, String> {
-    Config::parse(text, &|name| (name == "web").then_some(33)).map(|(config, _)| config)
+    let config = Config::parse(text, &|name| (name == "web").then_some(33))?.0;
+    config.checked().map_err(|error| error.to_string())
 }
 
 /// The example of docs/OPERATING.md is a valid configuration.
@@ -146,8 +147,7 @@ fn changed_limits_wait_for_a_restart() {
     let [first, second] = ["[limits]\npairs = 10", "[limits]\npairs = 11"].map(|text| parse(text).unwrap());
     assert_eq!(first.waits_for_restart(&second), ["[limits]"]);
     assert!(first.waits_for_restart(&first).is_empty());
-    let mut third = parse("devices = [\"eth0\", \"eth1\"]").unwrap();
-    third.share("eth0".into());
+    let third = parse("devices = [\"eth0\", \"eth1\"]").unwrap().with_shared(&["eth0".into()]).unwrap();
     assert_eq!(third.devices(), ["eth0", "eth1"]);
     assert_eq!(Config::default().waits_for_restart(&third), ["devices"]);
     let error = parse("devices = [\"eth0\",\n\"../eth1\"]").unwrap_err();
@@ -229,6 +229,19 @@ fn policies_of_programs_have_files() {
         let error = Config::load(&main).unwrap_err().to_string();
         assert!(error.contains("d/wrong.toml: ") && error.contains(expected), "{error}");
     }
+    // A program can change its name.
+    write("d/wrong.toml", "program = \"x\"\n[[policy]]\nring = false\ncall = \"bind\"");
+    let evaded = "d/wrong.toml: line 1: a program can call itself other than `x`, so this refuses no port of `devices`";
+    let error = Config::load(&main).unwrap().with_shared(&["eth0".into()]).unwrap_err().to_string();
+    assert!(error.contains(evaded), "{error}");
+    write("fastsock.toml", "devices = [\"eth0\"]\npolicy_dir = \"d\"");
+    let error = Config::load(&main).unwrap_err().to_string();
+    assert!(error.contains(evaded), "{error}");
+    write("d/wrong.toml", "program = \"x\"\n[[policy]]\nring = false");
+    assert_eq!(Config::load(&main).unwrap().with_shared(&["eth0".into()]).unwrap().devices(), ["eth0"]);
+    write("fastsock.toml", "[[policy]]\nring = false\nprogram = \"y\"\ncall = \"bind\"");
+    let error = Config::load(&main).unwrap().with_shared(&["eth0".into()]).unwrap_err().to_string();
+    assert!(error.contains("fastsock.toml: line 3: a program can call itself other than `y`"), "{error}");
     write("fastsock.toml", "\npolicy_dir = \"none\"");
     let error = Config::load(&main).unwrap_err().to_string();
     assert!(error.contains("line 2: cannot read the directory") && error.contains("none"), "{error}");

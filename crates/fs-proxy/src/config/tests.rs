@@ -317,6 +317,20 @@ fn splice_is_refused_where_the_proxy_needs_the_bytes() {
     }
 }
 
+/// A reload must check the file for the stack that runs, because `splice` needs the kernel's.
+#[test]
+fn drop_in_of_the_documentation_checks_what_it_runs() {
+    let page = include_str!("../../../../docs/PROXY.md");
+    let drop_in = page.split("```ini\n").nth(1).unwrap().split("```").next().unwrap();
+    let command = |name: &str| {
+        let mut lines = drop_in.lines().filter_map(|line| line.strip_prefix(name)).filter(|line| !line.is_empty());
+        lines.next().unwrap_or_else(|| panic!("{name}: {drop_in}"))
+    };
+    assert_eq!(command("ExecReload=").replace(" --check", ""), command("ExecStart="));
+    assert!(command("ExecReload=").contains(" --check") && drop_in.contains("ExecReload=\n"), "{drop_in}");
+    assert!(drop_in.contains("\nExecReload=/bin/kill -HUP $MAINPID\n"), "{drop_in}");
+}
+
 /// The tables of docs/PROXY.md list every key, and no other.
 #[test]
 fn documentation_lists_every_key() {
