@@ -16,6 +16,10 @@ use hyper::body::{Body, Frame};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use identity::Identity;
+use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ServerConfig, ServerConnection};
 use std::convert::Infallible;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -442,4 +446,32 @@ fn uploads_do_not_wait_for_each_other() {
         let response = tokio::time::timeout(PATIENCE / 2, asking).await.expect("in time").unwrap();
         assert_eq!(body(response).await.0, b"3000000");
     });
+}
+
+/// A body that its server does not take belongs to no client once the client has left.
+#[test]
+fn stuck_upload_does_not_keep_the_place_of_its_client() {
+    let (front, back) = (Identity::new(), Identity::new());
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let key = PrivateKeyDer::from_pem_file(&back.key).unwrap();
+    let config = Arc::new(builder.with_single_cert(vec![back.der.clone()], key).unwrap());
+    let deaf = backend(move |mut stream| {
+        let mut tls = ServerConnection::new(config.clone()).unwrap();
+        tls.complete_io(&mut stream)?;
+        std::thread::sleep(PATIENCE * 4);
+        Ok(())
+    });
+    let top = "limits = { client_connections = 1 }\ntimeouts = { idle = \"1s\", response = \"1s\" }";
+    let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}\n", back.certificate);
+    let config = write_config(&(front.listener("http", deaf, top) + &tls));
+    let proxy = Proxy { program: start_program(&config), config };
+    run(async {
+        let (mut sender, connection) = http2::open(&front, proxy.addr()).await;
+        // More than the sockets on the way hold.
+        let response = sender.send_request(request("/", pattern(16 << 20))).await.unwrap();
+        assert_eq!(response.status(), 504);
+        connection.abort();
+    });
+    eventually("the next client is served", || front.get(&proxy).is_ok());
 }
