@@ -569,6 +569,30 @@ fn requests_wait_for_a_server_that_allows_none() {
     });
 }
 
+/// A connection to a server that never allows a request ends with the requests that have waited for it.
+#[test]
+fn connection_that_never_had_a_request_is_closed() {
+    let front = Identity::new();
+    // A server that is silent, and one whose SETTINGS allow no requests (RFC 9113 6.5.2).
+    for settings in [&[][..], &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0]] {
+        let closed = Arc::new(AtomicUsize::new(0));
+        let count = closed.clone();
+        let addr = backend(move |mut stream| {
+            stream.write_all(settings)?;
+            stream.read_to_end(&mut Vec::new())?;
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        });
+        let proxy = start_http2(&front, addr, "", "timeouts = { response = \"1s\" }");
+        run(async {
+            let mut sender = open(&front, proxy.addr()).await;
+            let response = sender.send_request(request("/", Empty::new().boxed_unsync())).await.unwrap();
+            assert_eq!(response.status(), 504);
+        });
+        eventually("it is closed", || closed.load(Ordering::SeqCst) == 1);
+    }
+}
+
 #[test]
 fn server_that_offers_no_http2_is_not_used() {
     let (front, back) = (Identity::new(), Identity::new());

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
 
 /// Requests of a connection at the same time. Too low: more connections. Too high: requests wait
 /// within a connection, because most servers have such a limit (RFC 9113 6.5.2: should not be below 100).
@@ -58,6 +59,7 @@ type Driven = RefCell<Pin<Box<Connection<TokioIo<Stream>, RequestBody, Local>>>>
 struct Line {
     sender: SendRequest<RequestBody>,
     driven: Weak<Driven>,
+    task: AbortHandle,
     requests: Cell<usize>,
     last_use: Cell<Instant>,
     /// The connection gets no more requests.
@@ -89,6 +91,13 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.0.requests.set(self.0.requests.get() - 1);
         self.0.last_use.set(Instant::now());
+    }
+}
+
+/// Ends the connection. hyper itself waits until the server allows a request, also if the client has left.
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
@@ -160,10 +169,10 @@ impl Http2Pool {
             start(open.await?).await
         };
         match opened.await {
-            Ok((sender, driven)) => {
+            Ok((sender, driven, task)) => {
                 let (requests, is_given_up) = (Cell::new(0), Cell::new(self.is_closed.get()));
                 let last_use = Cell::new(Instant::now());
-                let line = Rc::new(Line { sender, driven, requests, last_use, is_given_up, place });
+                let line = Rc::new(Line { sender, driven, task, requests, last_use, is_given_up, place });
                 if is_first {
                     self.first.replace(Rc::downgrade(&line));
                 }
@@ -193,7 +202,7 @@ impl Http2Pool {
 }
 
 /// Starts HTTP/2 on a connection, and its task.
-async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Driven>)> {
+async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Driven>, AbortHandle)> {
     let mut builder = Builder::new(Local);
     builder
         .timer(TokioTimer::new())
@@ -205,7 +214,7 @@ async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Dri
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     let driven = Rc::new(RefCell::new(Box::pin(connection)));
     let weak = Rc::downgrade(&driven);
-    tokio::task::spawn_local(async move {
+    let task = tokio::task::spawn_local(async move {
         if let Err(error) = poll_fn(|cx| driven.borrow_mut().as_mut().poll(cx)).await {
             tracing::debug!("HTTP/2 to a server: {error}");
         }
@@ -215,7 +224,7 @@ async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Dri
     while Instant::now() < until && limit_of(&weak) == Some(0) {
         tokio::time::sleep(SETTINGS_POLL).await;
     }
-    Ok((sender, weak))
+    Ok((sender, weak, task.abort_handle()))
 }
 
 /// Returns the server's limit of requests of a connection, 0 before its first SETTINGS, and `None` after the
