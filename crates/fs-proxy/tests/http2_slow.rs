@@ -11,7 +11,7 @@ use bytes::Bytes;
 use common::*;
 use fs_stacks::testing::{PATIENCE, Signal, eventually};
 use http::Request;
-use http2::{Sender, body, connect, handshake_on, request, run};
+use http2::{GOAWAY, PING, Sender, body, connect, frame, get, handshake_on, preface, request, run};
 use hyper::body::{Body, Frame};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -283,22 +283,11 @@ fn last_response_of_a_stop_arrives() {
     assert!(proxy.program.wait().success());
 }
 
-/// Returns a frame (RFC 9113 4.1).
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = payload.len() as u32;
-    [&length.to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-
 /// From the proxy's GOAWAY on sends `next` all the time, and answers nothing. Returns when the proxy has closed.
 async fn stays(identity: &Identity, proxy: &Proxy, mut next: impl FnMut() -> Vec<u8>) {
     let (stream, _) = connect(identity, proxy.addr(), &["h2"]).await;
     let (mut from, mut to) = tokio::io::split(stream);
-    let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, &[])].concat();
-    to.write_all(&preface).await.unwrap();
+    to.write_all(&preface()).await.unwrap();
     let mut head = [0; 9];
     while head[3] != GOAWAY {
         from.read_exact(&mut head).await.unwrap();
@@ -319,11 +308,10 @@ fn client_that_stays_after_goaway_is_closed() {
     run(async {
         let pings = || frame(PING, 0, 0, &[0; 8]);
         tokio::time::timeout(PATIENCE, stays(&identity, &proxy, pings)).await.expect("in time");
-        // GET / of x, with HPACK's static table, HEADERS with END_STREAM and END_HEADERS.
         let mut stream = 0;
         let requests = || {
             stream += 2;
-            frame(1, 5, stream - 1, b"\x82\x87\x84\x41\x01x")
+            get(stream - 1)
         };
         tokio::time::timeout(PATIENCE, stays(&identity, &proxy, requests)).await.expect("in time");
         assert!(responses(&proxy) > 0);
@@ -347,8 +335,7 @@ fn client_that_reads_no_answers_is_closed() {
     let proxy = identity.start("http", nobody(), "timeouts = { idle = \"1s\", response = \"1s\" }");
     run(async {
         let (mut stream, _) = connect(&identity, proxy.addr(), &["h2"]).await;
-        let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, &[])].concat();
-        stream.write_all(&preface).await.unwrap();
+        stream.write_all(&preface()).await.unwrap();
         let pings = frame(PING, 0, 0, &[0; 8]).repeat(1000);
         let sending = async { while stream.write_all(&pings).await.is_ok() {} };
         tokio::time::timeout(PATIENCE, sending).await.expect("in time");
