@@ -166,7 +166,7 @@ fn connections_end_when_idle_after_a_reload_and_at_a_stop() {
     let text = |name: &'static str, idle: u32| {
         identity.listener("http", http_backend(move |_| ok(name)), &format!("timeouts = {{ idle = \"{idle}s\" }}"))
     };
-    let config = write_config(&text("old", 3));
+    let config = write_config(&text("old", 5));
     let mut proxy = Proxy { program: start_program(&config), config };
     run(async {
         let ask = async |sender: &mut Sender| {
@@ -207,7 +207,7 @@ fn requests_of_a_connection_count_like_clients() {
         drop(opened.1.wait_while(opened.0.lock().unwrap(), |open| !*open).unwrap());
         ok("yes")
     });
-    let config = write_config(&identity.listener("http", addr, "timeouts = { connect = \"1s\" }"));
+    let config = write_config(&identity.listener("http", addr, "timeouts = { connect = \"5s\" }"));
     // 9 clients, and a connection to a server for each.
     let proxy = Proxy { program: start_limited(&config, 100), config };
     run(async {

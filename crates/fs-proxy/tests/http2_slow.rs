@@ -368,19 +368,19 @@ async fn open_for_parts(identity: &Identity, proxy: &Proxy) -> SendRequest<Parts
 fn slow_upload_is_not_stuck() {
     let identity = Identity::new();
     let addr = http_backend(|request| ok(request.body.len().to_string()));
-    let proxy = identity.start("http", addr, "timeouts = { idle = \"2s\", response = \"1s\" }");
+    let proxy = identity.start("http", addr, "timeouts = { idle = \"4s\", response = \"1s\" }");
     run(async {
         let mut sender = open_for_parts(&identity, &proxy).await;
         let (parts, upload) = mpsc::channel(4);
         let asking = sender.send_request(Request::post("https://a.example/").body(Parts(upload)).unwrap());
         let asked = tokio::spawn(async move { body(asking.await.unwrap()).await.0 });
         // Longer than twice the time-outs together, with more than `body_rate` bytes in each `idle`.
-        for _ in 0..14 {
+        for _ in 0..22 {
             parts.send(Bytes::from_static(&[b'x'; 600])).await.unwrap();
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         drop(parts);
-        assert_eq!(asked.await.unwrap(), b"8400");
+        assert_eq!(asked.await.unwrap(), b"13200");
     });
 }
 

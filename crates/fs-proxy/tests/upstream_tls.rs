@@ -505,7 +505,7 @@ fn connections_for_a_servers_limit_are_counted() {
     }
     let front = Identity::new();
     let server = Http2Server::with_limit(None, Some(1));
-    let top = "timeouts = { connect = \"1s\", response = \"60s\" }";
+    let top = "timeouts = { connect = \"5s\", response = \"60s\" }";
     let config = write_config(&format!("{}http2 = true\n", front.listener("http", server.addr, top)));
     // It has 9 clients on one core.
     let proxy = Proxy { program: start_limited(&config, 100), config };
