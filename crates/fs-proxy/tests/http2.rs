@@ -114,11 +114,12 @@ fn clients_choose_and_the_configuration_can_refuse() {
     let addr = http_backend(|_| ok("yes"));
     let proxy = identity.start("http", addr, "");
     let text = identity.listener("http", addr, "").replace("tls = {", "tls = { http2 = false,");
-    let without = start_program(&write_config(&text));
+    let config = write_config(&text);
+    let without = Proxy { program: start_program(&config), config };
     run(async {
         assert_eq!(connect(&identity, proxy.addr(), &["http/1.1"]).await.1.as_deref(), Some(&b"http/1.1"[..]));
         assert_eq!(connect(&identity, proxy.addr(), &[]).await.1, None);
-        let chosen = connect(&identity, without.addrs[0], &["h2", "http/1.1"]).await.1;
+        let chosen = connect(&identity, without.addr(), &["h2", "http/1.1"]).await.1;
         assert_eq!(chosen.as_deref(), Some(&b"http/1.1"[..]));
     });
     assert_eq!(identity.get(&proxy).unwrap(), "yes");
