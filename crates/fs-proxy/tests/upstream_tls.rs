@@ -593,6 +593,44 @@ fn connection_that_never_had_a_request_is_closed() {
     }
 }
 
+/// A request waits for another connection or for the end of a request, whichever comes first.
+#[test]
+fn request_that_waits_for_a_place_uses_a_free_connection() {
+    if !own_ip().is_loopback() {
+        return println!("skipped: descriptors limit the kernel's connections only");
+    }
+    let front = Identity::new();
+    let server = Http2Server::with_limit(None, Some(1));
+    let top = "timeouts = { connect = \"120s\", response = \"120s\" }";
+    let config = write_config(&format!("{}http2 = true\n", front.listener("http", server.addr, top)));
+    // It has 9 clients on one core: this one, and 8 connections to the server next to the first one.
+    let proxy = Proxy { program: start_limited(&config, 100), config };
+    run(async {
+        let sender = open(&front, proxy.addr()).await;
+        let ask = |path| {
+            let mut sender = sender.clone();
+            let request = request(path, Empty::new().boxed_unsync());
+            tokio::spawn(async move { sender.send_request(request).await.unwrap().status() })
+        };
+        let active = async |count| {
+            while identity::metric(&proxy, "fs_proxy_server_active") < count {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        let first = ask("/never");
+        active(1).await;
+        let _held: Vec<_> = (1..9).map(|_| ask("/never")).collect();
+        while server.connections.load(Ordering::SeqCst) < 9 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let waiting = ask("/");
+        active(10).await;
+        first.abort();
+        let status = tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
+        assert_eq!(status.unwrap(), 200);
+    });
+}
+
 #[test]
 fn server_that_offers_no_http2_is_not_used() {
     let (front, back) = (Identity::new(), Identity::new());

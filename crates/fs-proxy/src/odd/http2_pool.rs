@@ -14,7 +14,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
 
 /// Requests of a connection at the same time. Too low: more connections. Too high: requests wait
@@ -47,6 +47,8 @@ pub(crate) struct Http2Pool {
     is_closed: Cell<bool>,
     /// Held by the request that opens a connection. Others wait, and share it.
     opening: Mutex<()>,
+    /// Notified when a request ends.
+    ended: Rc<Notify>,
     /// Number of failed attempts, and the last one's error.
     failures: Cell<u64>,
     failure: RefCell<Option<io::Error>>,
@@ -62,6 +64,7 @@ struct Line {
     task: AbortHandle,
     requests: Cell<usize>,
     last_use: Cell<Instant>,
+    ended: Rc<Notify>,
     /// The connection gets no more requests.
     is_given_up: Cell<bool>,
     /// A place like a client's, unless it is the pool's first.
@@ -91,6 +94,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.0.requests.set(self.0.requests.get() - 1);
         self.0.last_use.set(Instant::now());
+        self.0.ended.notify_waiters();
     }
 }
 
@@ -127,6 +131,7 @@ impl Http2Pool {
             first: RefCell::default(),
             is_closed: Cell::new(false),
             opening: Mutex::default(),
+            ended: Rc::default(),
             failures: Cell::new(0),
             failure: RefCell::default(),
         }
@@ -139,8 +144,18 @@ impl Http2Pool {
         lines.iter().find(|line| line.has_room()).map(Share::of)
     }
 
+    /// Waits for a connection that has room.
+    async fn free(&self) -> Share {
+        loop {
+            if let Some(share) = self.take() {
+                return share;
+            }
+            self.ended.notified().await;
+        }
+    }
+
     /// As [`Http2Pool::take`]. Opens a connection if none has room, and waits for its `place` if it is not the
-    /// first. Requests that wait for the same attempt share its result.
+    /// first, or for the end of another request. Requests that wait for the same attempt share its result.
     pub(super) async fn take_or_open(
         &self,
         place: impl Future<Output = Option<Place>>,
@@ -157,11 +172,15 @@ impl Http2Pool {
             return Err(copy(error));
         }
         let is_first = self.first.borrow().strong_count() == 0;
-        let place = if is_first { None } else { place.await };
-        // Another request may have ended while this one waited.
-        if !is_first && let Some(share) = self.take() {
-            return Ok(share);
-        }
+        let place = if is_first {
+            None
+        } else {
+            tokio::select! {
+                biased;
+                share = self.free() => return Ok(share),
+                place = place => place,
+            }
+        };
         let opened = async {
             if !is_first && place.is_none() {
                 return Err(Errno::MFILE.into());
@@ -171,8 +190,8 @@ impl Http2Pool {
         match opened.await {
             Ok((sender, driven, task)) => {
                 let (requests, is_given_up) = (Cell::new(0), Cell::new(self.is_closed.get()));
-                let last_use = Cell::new(Instant::now());
-                let line = Rc::new(Line { sender, driven, task, requests, last_use, is_given_up, place });
+                let (last_use, ended) = (Cell::new(Instant::now()), self.ended.clone());
+                let line = Rc::new(Line { sender, driven, task, requests, last_use, ended, is_given_up, place });
                 if is_first {
                     self.first.replace(Rc::downgrade(&line));
                 }
