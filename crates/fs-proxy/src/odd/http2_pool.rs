@@ -23,8 +23,10 @@ const STREAMS_MAX: usize = 100;
 /// Bytes of a response that may wait for a slow client. Too low: distant servers are slow. Too high:
 /// slow clients hold memory.
 const STREAM_WINDOW: u32 = 128 << 10;
-/// Slow clients with all of a connection's requests must not stop it.
-const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
+/// Above the sum of the streams' windows, so that slow clients do not stop a connection. h2 adds up what each
+/// waiting DATA frame lacks to 256 bytes, and ends the connection at half of this. Too low: a client that leaves
+/// 13 responses with frames of 50 bytes unread ends those of all others. Too high: small frames hold memory.
+const CONNECTION_WINDOW: u32 = 128 << 20;
 
 /// Time without requests after which a connection ends that holds a place like a client's. Too low: each
 /// burst of requests connects. Too high: bursts take the places of clients.
