@@ -168,4 +168,5 @@ fn socket_answers_again_after_too_many_open_files() {
     proxy.program.says("admin socket: ");
     limit("1000");
     eventually("it answers", || status().is_ok());
+    std::fs::remove_file(&path).unwrap();
 }

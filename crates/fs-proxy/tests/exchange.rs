@@ -42,7 +42,7 @@ impl Lab {
             println!("skipped: needs root");
             return None;
         }
-        let lab = Self { name: format!("fs-x-{}-{name}", std::process::id()) };
+        let lab = Self { name: format!("{}-x{}-{name}", run_prefix(), std::process::id()) };
         let (far, host) = (lab.ns("far"), lab.ns("host"));
         for ns in [&far, &host] {
             run(&format!("ip netns add {ns}"));

@@ -11,11 +11,15 @@ use bytes::Bytes;
 use common::*;
 use fs_stacks::testing::{PATIENCE, Signal, eventually};
 use http::Request;
-use http2::{Sender, body, connect, handshake_on, request, run};
+use http2::{GOAWAY, PING, Sender, body, connect, frame, get, handshake_on, preface, request, run};
 use hyper::body::{Body, Frame};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use identity::Identity;
+use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ServerConfig, ServerConnection};
 use std::convert::Infallible;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -279,22 +283,11 @@ fn last_response_of_a_stop_arrives() {
     assert!(proxy.program.wait().success());
 }
 
-/// Returns a frame (RFC 9113 4.1).
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = payload.len() as u32;
-    [&length.to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-
 /// From the proxy's GOAWAY on sends `next` all the time, and answers nothing. Returns when the proxy has closed.
 async fn stays(identity: &Identity, proxy: &Proxy, mut next: impl FnMut() -> Vec<u8>) {
     let (stream, _) = connect(identity, proxy.addr(), &["h2"]).await;
     let (mut from, mut to) = tokio::io::split(stream);
-    let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, &[])].concat();
-    to.write_all(&preface).await.unwrap();
+    to.write_all(&preface()).await.unwrap();
     let mut head = [0; 9];
     while head[3] != GOAWAY {
         from.read_exact(&mut head).await.unwrap();
@@ -315,11 +308,10 @@ fn client_that_stays_after_goaway_is_closed() {
     run(async {
         let pings = || frame(PING, 0, 0, &[0; 8]);
         tokio::time::timeout(PATIENCE, stays(&identity, &proxy, pings)).await.expect("in time");
-        // GET / of x, with HPACK's static table, HEADERS with END_STREAM and END_HEADERS.
         let mut stream = 0;
         let requests = || {
             stream += 2;
-            frame(1, 5, stream - 1, b"\x82\x87\x84\x41\x01x")
+            get(stream - 1)
         };
         tokio::time::timeout(PATIENCE, stays(&identity, &proxy, requests)).await.expect("in time");
         assert!(responses(&proxy) > 0);
@@ -343,8 +335,7 @@ fn client_that_reads_no_answers_is_closed() {
     let proxy = identity.start("http", nobody(), "timeouts = { idle = \"1s\", response = \"1s\" }");
     run(async {
         let (mut stream, _) = connect(&identity, proxy.addr(), &["h2"]).await;
-        let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, &[])].concat();
-        stream.write_all(&preface).await.unwrap();
+        stream.write_all(&preface()).await.unwrap();
         let pings = frame(PING, 0, 0, &[0; 8]).repeat(1000);
         let sending = async { while stream.write_all(&pings).await.is_ok() {} };
         tokio::time::timeout(PATIENCE, sending).await.expect("in time");
@@ -377,19 +368,19 @@ async fn open_for_parts(identity: &Identity, proxy: &Proxy) -> SendRequest<Parts
 fn slow_upload_is_not_stuck() {
     let identity = Identity::new();
     let addr = http_backend(|request| ok(request.body.len().to_string()));
-    let proxy = identity.start("http", addr, "timeouts = { idle = \"2s\", response = \"1s\" }");
+    let proxy = identity.start("http", addr, "timeouts = { idle = \"4s\", response = \"1s\" }");
     run(async {
         let mut sender = open_for_parts(&identity, &proxy).await;
         let (parts, upload) = mpsc::channel(4);
         let asking = sender.send_request(Request::post("https://a.example/").body(Parts(upload)).unwrap());
         let asked = tokio::spawn(async move { body(asking.await.unwrap()).await.0 });
         // Longer than twice the time-outs together, with more than `body_rate` bytes in each `idle`.
-        for _ in 0..14 {
+        for _ in 0..22 {
             parts.send(Bytes::from_static(&[b'x'; 600])).await.unwrap();
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         drop(parts);
-        assert_eq!(asked.await.unwrap(), b"8400");
+        assert_eq!(asked.await.unwrap(), b"13200");
     });
 }
 
@@ -442,4 +433,32 @@ fn uploads_do_not_wait_for_each_other() {
         let response = tokio::time::timeout(PATIENCE / 2, asking).await.expect("in time").unwrap();
         assert_eq!(body(response).await.0, b"3000000");
     });
+}
+
+/// A body that its server does not take belongs to no client once the client has left.
+#[test]
+fn stuck_upload_does_not_keep_the_place_of_its_client() {
+    let (front, back) = (Identity::new(), Identity::new());
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let key = PrivateKeyDer::from_pem_file(&back.key).unwrap();
+    let config = Arc::new(builder.with_single_cert(vec![back.der.clone()], key).unwrap());
+    let deaf = backend(move |mut stream| {
+        let mut tls = ServerConnection::new(config.clone()).unwrap();
+        tls.complete_io(&mut stream)?;
+        std::thread::sleep(PATIENCE * 4);
+        Ok(())
+    });
+    let top = "limits = { client_connections = 1 }\ntimeouts = { idle = \"1s\", response = \"1s\" }";
+    let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}\n", back.certificate);
+    let config = write_config(&(front.listener("http", deaf, top) + &tls));
+    let proxy = Proxy { program: start_program(&config), config };
+    run(async {
+        let (mut sender, connection) = http2::open(&front, proxy.addr()).await;
+        // More than the sockets on the way hold.
+        let response = sender.send_request(request("/", pattern(16 << 20))).await.unwrap();
+        assert_eq!(response.status(), 504);
+        connection.abort();
+    });
+    eventually("the next client is served", || front.get(&proxy).is_ok());
 }

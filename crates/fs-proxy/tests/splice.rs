@@ -354,7 +354,7 @@ fn resets_pass_in_both_directions() {
 fn idle_flows_are_reset_at_both_ends() {
     for mode in MODES {
         let Some(lab) = Lab::up() else { return };
-        let (proxy, mut client, mut server) = spliced(&lab, mode, "timeouts = { idle = \"2s\" }");
+        let (proxy, mut client, mut server) = spliced(&lab, mode, "timeouts = { idle = \"4s\" }");
         assert!(is_reset(&mut client) && is_reset(&mut server));
         eventually("it is closed", || lab.metric(&proxy, "connections_open") == 0);
         assert_eq!(lab.metric(&proxy, "connections_failed_total"), 1);

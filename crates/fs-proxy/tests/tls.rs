@@ -107,7 +107,7 @@ fn truncation_is_passed_on_as_a_reset() {
 #[test]
 fn idle_connection_gets_close_notify() {
     let identity = Identity::new();
-    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"3s\" }");
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"5s\" }");
     let mut stream = BufReader::new(identity.connect(&proxy));
     assert_eq!(ask(&mut stream, GET), b"answer");
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "an end without close_notify is an error");
@@ -117,7 +117,7 @@ fn idle_connection_gets_close_notify() {
 #[test]
 fn pieces_of_a_record_keep_no_connection_open() {
     let identity = Identity::new();
-    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"3s\" }");
+    let proxy = identity.start("http", http_backend(|_| ok("answer")), "timeouts = { idle = \"5s\" }");
     let mut stream = BufReader::new(identity.connect(&proxy));
     assert_eq!(ask(&mut stream, GET), b"answer");
     let mut sock = stream.into_inner().sock;

@@ -259,6 +259,9 @@ where
     }
 }
 
+/// Responses of small frames that were handed over completely, or broken off.
+static SMALL: AtomicUsize = AtomicUsize::new(0);
+
 /// Returns each piece of the request's body at once, and trailers with what the request had.
 async fn grpc(request: Request<Incoming>) -> Response<Body> {
     let (head, mut body) = request.into_parts();
@@ -269,6 +272,18 @@ async fn grpc(request: Request<Incoming>) -> Response<Body> {
     if head.uri.path() == "/trailers-only" {
         let response = Response::builder().header("grpc-status", "12").body(Empty::new().boxed_unsync());
         return response.unwrap();
+    }
+    if head.uri.path() == "/small" {
+        // They fit the window of a stream.
+        let (sender, receiver) = mpsc::channel(4);
+        tokio::spawn(async move {
+            for _ in 0..2600 {
+                // An error means that the connection has ended, which the test sees.
+                let _ = sender.send(Frame::data(Bytes::from_static(&[b'x'; 50]))).await;
+            }
+            SMALL.fetch_add(1, Ordering::SeqCst);
+        });
+        return Response::new(StreamBody::new(futures(receiver)).boxed_unsync());
     }
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", "0".parse().unwrap());
@@ -317,8 +332,8 @@ impl futures_core::Stream for Frames {
 
 type Sender = hyper::client::conn::http2::SendRequest<Body>;
 
-/// Opens an HTTP/2 connection to the proxy.
-async fn open(front: &Identity, addr: SocketAddr) -> Sender {
+/// Opens a connection for HTTP/2 to the proxy.
+async fn connect(front: &Identity, addr: SocketAddr) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
     let mut roots = RootCertStore::empty();
     roots.add(front.der.clone()).unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -327,7 +342,12 @@ async fn open(front: &Identity, addr: SocketAddr) -> Sender {
     config.alpn_protocols = vec![b"h2".to_vec()];
     let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+    connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
+}
+
+/// Opens an HTTP/2 connection to the proxy.
+async fn open(front: &Identity, addr: SocketAddr) -> Sender {
+    let stream = connect(front, addr).await;
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (sender, connection) = handshake.await.unwrap();
     tokio::spawn(connection);
@@ -505,7 +525,7 @@ fn connections_for_a_servers_limit_are_counted() {
     }
     let front = Identity::new();
     let server = Http2Server::with_limit(None, Some(1));
-    let top = "timeouts = { connect = \"1s\", response = \"60s\" }";
+    let top = "timeouts = { connect = \"5s\", response = \"60s\" }";
     let config = write_config(&format!("{}http2 = true\n", front.listener("http", server.addr, top)));
     // It has 9 clients on one core.
     let proxy = Proxy { program: start_limited(&config, 100), config };
@@ -565,6 +585,105 @@ fn requests_wait_for_a_server_that_allows_none() {
             }
         }
         assert!(held.iter().all(|held| !held.is_finished()));
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// A connection to a server that never allows a request ends with the requests that have waited for it.
+#[test]
+fn connection_that_never_had_a_request_is_closed() {
+    let front = Identity::new();
+    // A server that is silent, and one whose SETTINGS allow no requests (RFC 9113 6.5.2).
+    for settings in [&[][..], &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0]] {
+        let closed = Arc::new(AtomicUsize::new(0));
+        let count = closed.clone();
+        let addr = backend(move |mut stream| {
+            stream.write_all(settings)?;
+            stream.read_to_end(&mut Vec::new())?;
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        });
+        let proxy = start_http2(&front, addr, "", "timeouts = { response = \"1s\" }");
+        run(async {
+            let mut sender = open(&front, proxy.addr()).await;
+            let response = sender.send_request(request("/", Empty::new().boxed_unsync())).await.unwrap();
+            assert_eq!(response.status(), 504);
+        });
+        eventually("it is closed", || closed.load(Ordering::SeqCst) == 1);
+    }
+}
+
+/// A request waits for another connection or for the end of a request, whichever comes first.
+#[test]
+fn request_that_waits_for_a_place_uses_a_free_connection() {
+    if !own_ip().is_loopback() {
+        return println!("skipped: descriptors limit the kernel's connections only");
+    }
+    let front = Identity::new();
+    let server = Http2Server::with_limit(None, Some(1));
+    let top = "timeouts = { connect = \"120s\", response = \"120s\" }";
+    let config = write_config(&format!("{}http2 = true\n", front.listener("http", server.addr, top)));
+    // It has 9 clients on one core: this one, and 8 connections to the server next to the first one.
+    let proxy = Proxy { program: start_limited(&config, 100), config };
+    run(async {
+        let sender = open(&front, proxy.addr()).await;
+        let ask = |path| {
+            let mut sender = sender.clone();
+            let request = request(path, Empty::new().boxed_unsync());
+            tokio::spawn(async move { sender.send_request(request).await.unwrap().status() })
+        };
+        let active = async |count| {
+            while identity::metric(&proxy, "fs_proxy_server_active") < count {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        let first = ask("/never");
+        active(1).await;
+        let _held: Vec<_> = (1..9).map(|_| ask("/never")).collect();
+        while server.connections.load(Ordering::SeqCst) < 9 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let waiting = ask("/");
+        active(10).await;
+        first.abort();
+        let status = tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
+        assert_eq!(status.unwrap(), 200);
+    });
+}
+
+/// h2 ends a connection on which too many small frames wait for readers.
+#[test]
+fn slow_streams_of_small_frames_end_no_other_stream() {
+    let front = Identity::new();
+    let server = Http2Server::start(None);
+    let proxy = start_http2(&front, server.addr, "", "");
+    run(async {
+        let mut other = open(&front, proxy.addr()).await;
+        let (messages, receiver) = mpsc::channel(4);
+        let asking = other.send_request(request("/chat", StreamBody::new(futures(receiver)).boxed_unsync()));
+        messages.send(Frame::data(Bytes::from_static(b"one"))).await.unwrap();
+        let mut chat = asking.await.unwrap();
+        assert_eq!(chat.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+        // A client with 20 responses, of which it takes nothing.
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(0);
+        let stream = TokioIo::new(connect(&front, proxy.addr()).await);
+        let (sender, connection) = builder.handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let asked = (0..20).map(|_| sender.clone().send_request(request("/small", Empty::new().boxed_unsync())));
+        let mut unread = Vec::new();
+        for asked in asked.collect::<Vec<_>>() {
+            unread.push(asked.await.unwrap());
+        }
+        while SMALL.load(Ordering::SeqCst) < 20 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        // Some frames may be on the way.
+        for _ in 0..20 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            messages.send(Frame::data(Bytes::from_static(b"two"))).await.unwrap();
+            assert_eq!(chat.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "two");
+        }
         assert_eq!(server.connections.load(Ordering::SeqCst), 1);
     });
 }

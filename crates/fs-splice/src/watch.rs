@@ -101,14 +101,20 @@ impl Watched {
             }
             Ok(Now::Unseen) => Attempt::Unseen(self),
             Ok(Now::Busy) => Attempt::Busy(self),
-            Err(refusal) => Attempt::Never(refusal),
+            Err(refusal) => {
+                self.give_up(client, server);
+                Attempt::Never(refusal)
+            }
         }
     }
 
     /// Leaves the connections as they were.
     pub fn give_up(self, client: BorrowedFd<'_>, server: BorrowedFd<'_>) {
         // An error means that the connection is gone.
-        let _gone = both([client, server], |socket| throttle(socket, None));
+        let _gone = both([client, server], |socket| {
+            throttle(socket, None)?;
+            Ok(set_socket_linger(socket, None)?)
+        });
     }
 
     fn try_splice(&self, sockets: [BorrowedFd<'_>; 2]) -> Result<Now, Refusal> {
@@ -307,5 +313,38 @@ impl Position {
     /// The sequence number of the next byte to read.
     fn read(&self) -> u32 {
         self.received.wrapping_sub(self.unread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::unsent_limit;
+    use crate::tests::bench;
+    use rustix::net::sockopt::socket_linger;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    /// A relay that stays in user space would be slow with the limits of an attempt, and end with a reset.
+    #[test]
+    fn refusal_leaves_the_sockets_as_they_were() {
+        let Some(bench) = bench(false) else { return };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        let sockets = [client.as_fd(), server.as_fd()];
+        let sides = sockets.map(|socket| Ends::of(socket).unwrap());
+        let table = bench.table.clone();
+        let watched = Watched { id: table.new_id(), table, sides, devices: [1; 2], is_spliced: false };
+        for socket in sockets {
+            throttle(socket, Some(THROTTLE)).unwrap();
+            set_socket_linger(socket, Some(Duration::ZERO)).unwrap();
+            assert_eq!(unsent_limit(socket).unwrap(), THROTTLE);
+        }
+        // Its entries are not in the table.
+        assert!(matches!(watched.splice(sockets[0], sockets[1]), Attempt::Never(Refusal::Table(_))));
+        for socket in sockets {
+            assert_eq!((unsent_limit(socket).unwrap(), socket_linger(socket).unwrap()), (0, None));
+        }
     }
 }

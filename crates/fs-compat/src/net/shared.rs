@@ -121,7 +121,7 @@ pub(super) struct SharedStream {
     pub(super) quickack: AtomicBool,
     pub(super) readers: Waiting,
     pub(super) writers: Waiting,
-    /// The handle's ends of the rings. The core never takes these locks.
+    /// The handle's ends of the rings. The core takes these locks only at its end.
     incoming: Mutex<Consumer<u8>>,
     outgoing: Mutex<Producer<u8>>,
     pub(super) local: SocketAddr,
@@ -215,10 +215,11 @@ impl SharedStream {
         let _ = self.error.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Marks the core as ended.
+    /// Marks the core as ended. When this returns, no write is in progress, and later ones fail.
     pub(super) fn end(&self) {
         let _ = self.error.compare_exchange(0, ENDED, Ordering::AcqRel, Ordering::Relaxed);
         self.say(IN_OVER | OUT_OVER);
+        drop(lock(&self.outgoing));
     }
 
     // ---- the handle
@@ -313,5 +314,43 @@ impl SharedStream {
             self.call.call();
         }
         Some(Ok(total))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::task;
+    use super::*;
+    use crate::local;
+    use fs_rt::{LinkChoice, Runtime};
+    use std::sync::mpsc;
+    use tokio::io::AsyncReadExt;
+
+    /// Bytes of a write that has found the connection open must not be lost behind a FIN.
+    #[test]
+    fn write_while_the_runtime_ends_is_sent() {
+        let runtime = Runtime::builder().cores([0]).pin(false).link(LinkChoice::Kernel).build().unwrap();
+        let sent = runtime.run(|_| async {
+            let listener = local::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            let (shared, task) = task::serve(stream).unwrap();
+            let (locked, is_locked) = mpsc::channel();
+            let writer = std::thread::spawn(move || {
+                let mut ring = lock(&shared.outgoing);
+                locked.send(()).unwrap();
+                while !shared.has(OUT_OVER) {
+                    std::thread::yield_now();
+                }
+                let rest = ring.push_partial_slice(b"late").1;
+                assert!(rest.is_empty());
+            });
+            is_locked.recv().unwrap();
+            drop(task);
+            writer.join().unwrap();
+            let mut bytes = Vec::new();
+            client.read_to_end(&mut bytes).await.map(|_| bytes).map_err(|error| error.kind())
+        });
+        assert_eq!(sent.unwrap(), [Ok(b"late".to_vec())]);
     }
 }

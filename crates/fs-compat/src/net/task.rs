@@ -211,12 +211,12 @@ impl Drop for Task {
             return;
         }
         // The runtime ends. The stack sends what it takes now. If it does not take all bytes, the
-        // peer must not see the end of a complete stream.
+        // peer must not see the end of a complete stream. First, so that no write adds bytes.
+        self.shared.end();
         self.give_out(&mut Context::from_waker(Waker::noop()), self.shared.flags());
         if !self.ends.outgoing.is_empty() {
             // An error means that the connection is over already.
             let _ = self.stream.set_zero_linger();
         }
-        self.shared.end();
     }
 }

@@ -14,7 +14,8 @@ use std::io;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
+use tokio::task::AbortHandle;
 
 /// Requests of a connection at the same time. Too low: more connections. Too high: requests wait
 /// within a connection, because most servers have such a limit (RFC 9113 6.5.2: should not be below 100).
@@ -22,8 +23,10 @@ const STREAMS_MAX: usize = 100;
 /// Bytes of a response that may wait for a slow client. Too low: distant servers are slow. Too high:
 /// slow clients hold memory.
 const STREAM_WINDOW: u32 = 128 << 10;
-/// Slow clients with all of a connection's requests must not stop it.
-const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
+/// Above the sum of the streams' windows, so that slow clients do not stop a connection. h2 adds up what each
+/// waiting DATA frame lacks to 256 bytes, and ends the connection at half of this. Too low: a client that leaves
+/// 13 responses with frames of 50 bytes unread ends those of all others. Too high: small frames hold memory.
+const CONNECTION_WINDOW: u32 = 128 << 20;
 
 /// Time without requests after which a connection ends that holds a place like a client's. Too low: each
 /// burst of requests connects. Too high: bursts take the places of clients.
@@ -46,6 +49,8 @@ pub(crate) struct Http2Pool {
     is_closed: Cell<bool>,
     /// Held by the request that opens a connection. Others wait, and share it.
     opening: Mutex<()>,
+    /// Notified when a request ends.
+    ended: Rc<Notify>,
     /// Number of failed attempts, and the last one's error.
     failures: Cell<u64>,
     failure: RefCell<Option<io::Error>>,
@@ -58,8 +63,10 @@ type Driven = RefCell<Pin<Box<Connection<TokioIo<Stream>, RequestBody, Local>>>>
 struct Line {
     sender: SendRequest<RequestBody>,
     driven: Weak<Driven>,
+    task: AbortHandle,
     requests: Cell<usize>,
     last_use: Cell<Instant>,
+    ended: Rc<Notify>,
     /// The connection gets no more requests.
     is_given_up: Cell<bool>,
     /// A place like a client's, unless it is the pool's first.
@@ -89,6 +96,14 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.0.requests.set(self.0.requests.get() - 1);
         self.0.last_use.set(Instant::now());
+        self.0.ended.notify_waiters();
+    }
+}
+
+/// Ends the connection. hyper itself waits until the server allows a request, also if the client has left.
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
@@ -118,6 +133,7 @@ impl Http2Pool {
             first: RefCell::default(),
             is_closed: Cell::new(false),
             opening: Mutex::default(),
+            ended: Rc::default(),
             failures: Cell::new(0),
             failure: RefCell::default(),
         }
@@ -130,8 +146,18 @@ impl Http2Pool {
         lines.iter().find(|line| line.has_room()).map(Share::of)
     }
 
+    /// Waits for a connection that has room.
+    async fn free(&self) -> Share {
+        loop {
+            if let Some(share) = self.take() {
+                return share;
+            }
+            self.ended.notified().await;
+        }
+    }
+
     /// As [`Http2Pool::take`]. Opens a connection if none has room, and waits for its `place` if it is not the
-    /// first. Requests that wait for the same attempt share its result.
+    /// first, or for the end of another request. Requests that wait for the same attempt share its result.
     pub(super) async fn take_or_open(
         &self,
         place: impl Future<Output = Option<Place>>,
@@ -148,11 +174,15 @@ impl Http2Pool {
             return Err(copy(error));
         }
         let is_first = self.first.borrow().strong_count() == 0;
-        let place = if is_first { None } else { place.await };
-        // Another request may have ended while this one waited.
-        if !is_first && let Some(share) = self.take() {
-            return Ok(share);
-        }
+        let place = if is_first {
+            None
+        } else {
+            tokio::select! {
+                biased;
+                share = self.free() => return Ok(share),
+                place = place => place,
+            }
+        };
         let opened = async {
             if !is_first && place.is_none() {
                 return Err(Errno::MFILE.into());
@@ -160,10 +190,10 @@ impl Http2Pool {
             start(open.await?).await
         };
         match opened.await {
-            Ok((sender, driven)) => {
+            Ok((sender, driven, task)) => {
                 let (requests, is_given_up) = (Cell::new(0), Cell::new(self.is_closed.get()));
-                let last_use = Cell::new(Instant::now());
-                let line = Rc::new(Line { sender, driven, requests, last_use, is_given_up, place });
+                let (last_use, ended) = (Cell::new(Instant::now()), self.ended.clone());
+                let line = Rc::new(Line { sender, driven, task, requests, last_use, ended, is_given_up, place });
                 if is_first {
                     self.first.replace(Rc::downgrade(&line));
                 }
@@ -193,7 +223,7 @@ impl Http2Pool {
 }
 
 /// Starts HTTP/2 on a connection, and its task.
-async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Driven>)> {
+async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Driven>, AbortHandle)> {
     let mut builder = Builder::new(Local);
     builder
         .timer(TokioTimer::new())
@@ -205,7 +235,7 @@ async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Dri
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     let driven = Rc::new(RefCell::new(Box::pin(connection)));
     let weak = Rc::downgrade(&driven);
-    tokio::task::spawn_local(async move {
+    let task = tokio::task::spawn_local(async move {
         if let Err(error) = poll_fn(|cx| driven.borrow_mut().as_mut().poll(cx)).await {
             tracing::debug!("HTTP/2 to a server: {error}");
         }
@@ -215,7 +245,7 @@ async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Dri
     while Instant::now() < until && limit_of(&weak) == Some(0) {
         tokio::time::sleep(SETTINGS_POLL).await;
     }
-    Ok((sender, weak))
+    Ok((sender, weak, task.abort_handle()))
 }
 
 /// Returns the server's limit of requests of a connection, 0 before its first SETTINGS, and `None` after the

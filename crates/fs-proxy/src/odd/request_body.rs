@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
@@ -92,7 +92,8 @@ pub(crate) struct Progress {
 pub(crate) struct RequestBody {
     /// `None`: there is no body.
     body: Option<Paced>,
-    client: Option<Rc<Connection>>,
+    /// A body that its server does not take may stay here after its client has left.
+    client: Weak<Connection>,
     /// Of an HTTP/1.1 client.
     unread: Option<UnreadBody>,
     progress: Rc<Progress>,
@@ -109,12 +110,12 @@ impl RequestBody {
         let progress = Rc::new(Progress::default());
         progress.done.set(body.is_end_stream());
         let body = (!body.is_end_stream()).then(|| Paced::new(body, limit, pace));
-        (Self { body, client: Some(client.clone()), unread, progress: progress.clone() }, progress)
+        (Self { body, client: Rc::downgrade(client), unread, progress: progress.clone() }, progress)
     }
 
     /// Creates an empty body. `progress` is that of the first attempt.
     pub(crate) fn empty(progress: Rc<Progress>) -> Self {
-        Self { body: None, client: None, unread: None, progress }
+        Self { body: None, client: Weak::new(), unread: None, progress }
     }
 
     pub(crate) fn progress(&self) -> Rc<Progress> {
@@ -134,7 +135,7 @@ impl Body for RequestBody {
             Some(Ok(frame)) => {
                 progress.bytes.set(progress.bytes.get() + frame.data_ref().map_or(0, |data| data.len() as u64));
                 progress.done.set(body.body.is_end_stream());
-                if let Some(client) = client {
+                if let Some(client) = client.upgrade() {
                     client.made_progress();
                 }
             }

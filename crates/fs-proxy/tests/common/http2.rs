@@ -67,6 +67,27 @@ pub(crate) async fn body(response: Response<Incoming>) -> (Vec<u8>, Option<http:
     (collected.to_bytes().to_vec(), trailers)
 }
 
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+
+/// Returns a frame (RFC 9113 4.1).
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = payload.len() as u32;
+    [&length.to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Returns what a client begins with (RFC 9113 3.4).
+pub(crate) fn preface() -> Vec<u8> {
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, &[])].concat()
+}
+
+/// Returns GET / of x, with HPACK's static table: HEADERS with END_STREAM and END_HEADERS.
+pub(crate) fn get(stream: u32) -> Vec<u8> {
+    frame(1, 5, stream, b"\x82\x87\x84\x41\x01x")
+}
+
 pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(4 * PATIENCE, test).await.expect("in time") });

@@ -35,6 +35,11 @@ pub(crate) fn run(command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// The beginning of the names of namespaces, by which the test runner finds those that are left.
+pub(crate) fn run_prefix() -> String {
+    std::env::var("FS_LAB").unwrap_or_else(|_| "fst".into())
+}
+
 /// The proxy's address.
 pub(crate) fn proxy_ip() -> IpAddr {
     place().map_or(Ipv4Addr::LOCALHOST.into(), |place| place.proxy)

@@ -9,7 +9,7 @@
 #[path = "../../../fs-xdp/tests/support/tcx_unsafe.rs"]
 mod tcx_unsafe;
 
-use crate::common::{run, write_config};
+use crate::common::{run, run_prefix, write_config};
 use fs_stacks::testing::{PATIENCE, Program};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io::{Read, Write};
@@ -87,7 +87,8 @@ impl Lab {
             return None;
         }
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let lab = Self { name: format!("fs-sp-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)) };
+        let (run_of, number) = (run_prefix(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let lab = Self { name: format!("{run_of}-sp{}-{number}", std::process::id()) };
         for role in ROLES {
             run(&format!("ip netns add {}", lab.ns(role)));
             lab.ip(role, "link set lo up");

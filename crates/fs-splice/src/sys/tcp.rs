@@ -61,14 +61,21 @@ fn has_microseconds() -> bool {
     })
 }
 
+const TCP_NOTSENT_LOWAT: libc::c_int = 25;
+
 /// Limits what a socket holds in either direction, so that a busy flow has a quiet moment: the window
 /// that the peer gets, and bytes to be sent. `None` removes the limits.
 pub(crate) fn throttle(socket: BorrowedFd<'_>, bytes: Option<u32>) -> io::Result<()> {
     const TCP_WINDOW_CLAMP: libc::c_int = 10;
-    const TCP_NOTSENT_LOWAT: libc::c_int = 25;
     set(socket, TCP_WINDOW_CLAMP, bytes.map_or(i32::MAX, u32::cast_signed))?;
     // 0: as `net.ipv4.tcp_notsent_lowat`.
     set(socket, TCP_NOTSENT_LOWAT, bytes.map_or(0, u32::cast_signed))
+}
+
+/// Returns the limit of bytes to be sent. 0: none of its own.
+#[cfg(test)]
+pub(crate) fn unsent_limit(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    get(socket, TCP_NOTSENT_LOWAT)
 }
 
 fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: i32) -> io::Result<()> {

@@ -22,15 +22,15 @@ const REDIRECT: u32 = 7;
 const LOOPBACK: u32 = 1;
 const ID: u64 = 0x1_0000_0007;
 
-struct Bench {
+pub(crate) struct Bench {
     splicer: Arc<Splicer>,
-    table: Rc<Table>,
+    pub(crate) table: Rc<Table>,
     client: Ends,
     server: Ends,
     entries: [Entry; 2],
 }
 
-fn bench(v6: bool) -> Option<Bench> {
+pub(crate) fn bench(v6: bool) -> Option<Bench> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root");
         return None;
