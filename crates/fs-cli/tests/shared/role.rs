@@ -1,7 +1,7 @@
 //! The programs of the tests: this test binary, run as another user.
 
 use crate::lab::{DEVICE, ROLE, noise, peers};
-use fs_compat::{TcpListener, TcpStream, UdpSocket};
+use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use fs_rt::{Carrier, CoreCtx, Runtime};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,9 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// | `serve PORT` | echoes what comes to a port |
 /// | `ask PORT` | sends to the peer's echo server and compares |
 /// | `bind PORT` | prints whether it may have a port |
-/// | `churn PORT` | echoes what comes to a port, and binds and closes another one all the time |
+/// | `churn PORT` | echoes what comes to a port, and binds and closes another one all the time. Prints `away` when that fails, and `back` when it succeeds again |
 ///
-/// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable).
+/// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable), `bound` (echoes with
+/// sockets that are bound to the device).
 pub(crate) fn play() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let words: Vec<&str> = role.split(' ').collect();
@@ -39,17 +40,13 @@ pub(crate) fn play() {
     }
     let runtime = builder.build().unwrap_or_else(|error| panic!("{error}"));
     let (what, port) = (words[0].to_owned(), words[1].parse().unwrap());
+    let is_bound = words.contains(&"bound");
     let run = move |core: CoreCtx| async move {
         match &*what {
-            "serve" => serve(port).await,
+            "serve" => serve(port, is_bound).await,
             "churn" => {
-                fs_rt::spawn_local(async {
-                    loop {
-                        drop(UdpSocket::bind("0.0.0.0:0").await);
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                });
-                serve(port).await;
+                fs_rt::spawn_local(churn());
+                serve(port, is_bound).await;
             }
             "ask" => {
                 for v6 in [false, true] {
@@ -70,9 +67,29 @@ pub(crate) fn play() {
     println!("over");
 }
 
-async fn serve(port: u16) {
-    let listener = TcpListener::bind(format!("[::]:{port}")).await.unwrap();
-    let socket = UdpSocket::bind(format!("[::]:{port}")).await.unwrap();
+async fn churn() {
+    let mut was_there = true;
+    loop {
+        let is_there = UdpSocket::bind("0.0.0.0:0").await.is_ok();
+        if is_there != was_there {
+            println!("{}", if is_there { "back" } else { "away" });
+        }
+        was_there = is_there;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn serve(port: u16, is_bound: bool) {
+    let at: SocketAddr = format!("[::]:{port}").parse().unwrap();
+    let device = is_bound.then_some(DEVICE.as_bytes());
+    let unbound = TcpSocket::new_v6().unwrap();
+    unbound.bind_device(device).unwrap();
+    unbound.bind(at).unwrap();
+    let listener = unbound.listen(1024).unwrap();
+    let socket = UdpSocket::bind(at).await.unwrap();
+    if is_bound {
+        socket.bind_device(device).unwrap();
+    }
     fs_rt::spawn_local(async move {
         let mut bytes = [0; 2048];
         while let Ok((len, from)) = socket.recv_from(&mut bytes).await {
