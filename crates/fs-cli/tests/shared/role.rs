@@ -1,9 +1,10 @@
 //! The programs of the tests: this test binary, run as another user.
 
 use crate::lab::{DEVICE, ROLE, noise, peers};
+use fs_compat::socket2::SockRef;
 use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use fs_rt::{Carrier, CoreCtx, Runtime};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -14,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// | `serve PORT` | echoes what comes to a port |
 /// | `ask PORT` | sends to the peer's echo server and compares |
 /// | `bind PORT` | prints whether it may have a port |
+/// | `given PORT` | takes over kernel sockets that are connected to the peer's echo server at this port |
 /// | `churn PORT` | echoes what comes to a port, and binds and closes another one all the time. Prints `away` when that fails, and `back` when it succeeds again |
 ///
 /// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable), `bound` (echoes with
@@ -60,6 +62,14 @@ pub(crate) fn play() {
                 Ok(_) => println!("ready bound"),
                 Err(error) => println!("ready {error}"),
             },
+            "given" => {
+                for (at, device) in
+                    [("0.0.0.0:7001", None), ("0.0.0.0:0", None), ("[::]:7002", Some(DEVICE.as_bytes()))]
+                {
+                    given(&core, at.parse().unwrap(), device, SocketAddr::new(peers(false), port)).await;
+                }
+                println!("ready");
+            }
             other => panic!("no such role: {other:?}"),
         }
     };
@@ -104,6 +114,26 @@ async fn serve(port: u16, is_bound: bool) {
             let _reset = tokio::io::copy(&mut reader, &mut writer).await;
         });
     }
+}
+
+async fn given(core: &CoreCtx, at: SocketAddr, device: Option<&[u8]>, to: SocketAddr) {
+    let kernel = std::net::UdpSocket::bind(at).unwrap();
+    SockRef::from(&kernel).bind_device(device).unwrap();
+    // A socket of IPv6 has IPv4 peers by mapped addresses.
+    let ip = match to.ip() {
+        IpAddr::V4(v4) if at.is_ipv6() => v4.to_ipv6_mapped().into(),
+        ip => ip,
+    };
+    kernel.connect(SocketAddr::new(ip, to.port())).unwrap();
+    let port = kernel.local_addr().unwrap().port();
+    let socket = UdpSocket::from_std(kernel).unwrap_or_else(|error| panic!("{at}: {error}"));
+    assert_eq!((socket.peer_addr().unwrap(), socket.local_addr().unwrap().port()), (to, port));
+    assert_eq!(socket.device().unwrap().as_deref(), device);
+    let received = || core.stats().stack.udp_received;
+    let before = received();
+    socket.send(b"echo").await.unwrap();
+    assert_eq!(tokio::time::timeout(Duration::from_secs(60), socket.recv(&mut [0; 9])).await.unwrap().unwrap(), 4);
+    assert_eq!(received(), before + 1, "{at}: not by the device");
 }
 
 async fn ask(to: SocketAddr) {
