@@ -161,6 +161,7 @@ fn socket_that_can_give_up_its_port_is_no_proof() {
 
 /// After a restart of the daemon nothing proves a lease until its program has shown its socket again.
 #[test]
+#[ignore = "takes a minute: cargo xtask proof long"]
 fn leases_end_if_their_program_does_not_resume() {
     let Some(lab) = Lab::up("silent") else { return };
     let daemon = lab.daemon();
@@ -172,7 +173,7 @@ fn leases_end_if_their_program_does_not_resume() {
         let user = becomes_free();
         let before = liar.counters(&lab)["in_frames"];
         user.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        let end = Instant::now() + WAIT;
+        let end = Instant::now() + 2 * WAIT;
         while user.recv(&mut [0; 9]).is_err() {
             assert!(
                 Instant::now() < end,
