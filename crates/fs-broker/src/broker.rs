@@ -35,9 +35,11 @@ const CONNECTIONS: usize = 2;
 /// of exact leases, which has twice as many places.
 const HELD: usize = 131_072;
 /// Time within which the programs of an earlier daemon prove their leases again. They ask once per
-/// second. Longer: until then, a program that has given a port up gets the packets of its next user.
-/// Shorter: a program on a busy machine is without its new connections, until it has proved them.
-const RESUME_WAIT: Duration = Duration::from_secs(5);
+/// second. A program with 1,024 ephemeral ports makes 11 requests, one in each turn, and a user that asks
+/// for pairs without end makes each turn 0.1 s longer. Longer: until then, a program that has given a
+/// port up gets the packets of its next user, as while no daemon runs. Shorter: fewer such users make
+/// another user's program lose its leases, and the kernel resets its connections.
+const RESUME_WAIT: Duration = Duration::from_secs(60);
 /// Maximum memory of a program, which is locked in RAM: 64 cores with the usual frames.
 const MEMORY_MAX: u64 = 2 << 30;
 
@@ -111,6 +113,7 @@ impl Broker {
             shared,
             clients: HashMap::new(),
             next_client: 0,
+            turn: 0,
             silent,
             silent_until: Instant::now() + RESUME_WAIT,
             permit,
@@ -145,6 +148,8 @@ struct Client {
     proofs: Proofs,
     /// Of the connection that this one has replaced, until the program has asked for its leases again.
     former: Proofs,
+    /// The turn in which it was served last.
+    served: u64,
 }
 
 type Proofs = HashMap<(Protocol, SocketAddr), Arc<Foreign>>;
@@ -158,7 +163,7 @@ struct Silent {
 
 impl Client {
     fn new(socket: Foreign, process: Process) -> Self {
-        Self { socket, process, slot: None, proofs: Proofs::new(), former: Proofs::new() }
+        Self { socket, process, slot: None, proofs: Proofs::new(), former: Proofs::new(), served: 0 }
     }
 }
 
@@ -171,6 +176,7 @@ struct Server {
     shared: Vec<SharedDevice>,
     clients: HashMap<u64, Client>,
     next_client: u64,
+    turn: u64,
     silent: Vec<Silent>,
     /// When the leases of silent slots end.
     silent_until: Instant,
@@ -190,10 +196,22 @@ fn explained(error: &Error) -> (i32, String) {
     (error.errno(), error.to_string())
 }
 
+/// Returns the kernel's connections at these TCP ports.
+fn connections(ports: BTreeSet<u16>) -> Vec<Connection> {
+    let mut found = Vec::new();
+    if let (Some(first), Some(last)) = (ports.first(), ports.last())
+        && let Err(error) = each_connection(&(*first..=*last), |connection| found.push(connection))
+    {
+        tracing::debug!(%error, "cannot ask for the kernel's connections");
+    }
+    found
+}
+
 impl Server {
     fn run(mut self) {
         loop {
-            let ids: Vec<u64> = self.clients.keys().copied().collect();
+            let mut ids: Vec<u64> = self.clients.keys().copied().collect();
+            ids.sort_by_key(|id| self.clients.get(id).map(|client| client.served));
             let sockets = ids.iter().filter_map(|id| self.clients.get(id)).map(|client| client.socket.as_fd());
             let mut fds: Vec<PollFd<'_>> = [self.wake.as_fd(), self.netlink.as_fd()]
                 .into_iter()
@@ -216,8 +234,16 @@ impl Server {
             if ready[1] {
                 self.follow();
             }
+            self.turn += 1;
+            // One request of each user: a user whose programs ask without end delays its own programs.
+            let mut users = BTreeSet::new();
             for (id, _) in ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
-                self.serve(*id);
+                if let Some(client) = self.clients.get_mut(id)
+                    && users.insert(client.process.uid)
+                {
+                    client.served = self.turn;
+                    self.serve(*id);
+                }
             }
             let mut count = [0; 8];
             let _empty = rustix::io::read(&*self.wake, &mut count);
@@ -315,10 +341,7 @@ impl Server {
                 Ok((Answer::Done, vec![socket]))
             }
             (Request::Lease, Some(slot)) => {
-                let connections = self.connections(slot, &descriptors);
-                for socket in descriptors {
-                    self.lease(id, process, slot, socket, &connections)?;
-                }
+                self.lease(id, process, slot, descriptors)?;
                 done
             }
             (Request::Release { protocol, at }, Some((device, slot))) => {
@@ -384,57 +407,50 @@ impl Server {
         Ok((Answer::Attached { slot, token, queues }, given))
     }
 
-    /// Returns the kernel's connections at the TCP ports for which a slot has no lease yet.
-    fn connections(&self, (device, slot): (usize, u16), sockets: &[Foreign]) -> Vec<Connection> {
-        let proofs = sockets.iter().filter_map(|socket| Proof::of(socket.as_fd(), self.cookie).ok());
-        let leases = &self.shared[device].programs.leases;
-        let new = proofs.filter(|proof| proof.protocol == Protocol::Tcp && !proof.is_leased(leases, slot));
-        let ports: BTreeSet<u16> = new.map(|proof| proof.at.port()).collect();
-        let mut found = Vec::new();
-        if let (Some(first), Some(last)) = (ports.first(), ports.last())
-            && let Err(error) = each_connection(&(*first..=*last), |connection| found.push(connection))
-        {
-            tracing::debug!(%error, "cannot ask for the kernel's connections");
-        }
-        found
-    }
-
+    /// Leases to a slot the ends that sockets prove.
     fn lease(
         &mut self,
         id: u64,
         process: Process,
         (device, slot): (usize, u16),
-        socket: Foreign,
-        connections: &[Connection],
+        sockets: Vec<Foreign>,
     ) -> Result<(), (i32, String)> {
-        let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
-        // Before the lease: one whose socket is closed names a port that the kernel gives to others.
-        if process.uid != 0 && client.socket.user().held() > self.held_max {
-            return Err(refused(libc::EMFILE));
+        let mut new = Vec::new();
+        for socket in sockets {
+            // Before the lease: one whose socket is closed names a port that the kernel gives to others.
+            if process.uid != 0 && socket.user().held() > self.held_max {
+                return Err(refused(libc::EMFILE));
+            }
+            let proof = Proof::of(socket.as_fd(), self.cookie).map_err(|error| {
+                (libc::EACCES, format!("the socket proves no port of the device's namespace: {error}"))
+            })?;
+            self.may_have(process, proof.at)?;
+            let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
+            let Client { proofs, former, .. } = client;
+            // A socket that was accepted once stays: it may keep the port better than another one.
+            let ends: Vec<_> = proof.ends().map(|end| (proof.protocol, end)).collect();
+            proofs.extend(ends.iter().filter_map(|end| former.remove_entry(end)));
+            if !ends.iter().all(|end| proofs.contains_key(end)) {
+                let is_leased = proof.is_leased(&self.shared[device].programs.leases, slot);
+                new.push((proof, is_leased, socket, ends));
+            }
         }
-        let proof = Proof::of(socket.as_fd(), self.cookie)
-            .map_err(|error| (libc::EACCES, format!("the socket proves no port of the device's namespace: {error}")))?;
-        self.may_have(process, proof.at)?;
+        let unknown = new.iter().filter(|(proof, is_leased, ..)| proof.protocol == Protocol::Tcp && !is_leased);
+        let connections = connections(unknown.map(|(proof, ..)| proof.at.port()).collect());
         let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
-        let Client { proofs, former, .. } = client;
-        // A socket that was accepted once stays: it may keep the port better than another one.
-        let ends: Vec<_> = proof.ends().map(|end| (proof.protocol, end)).collect();
-        proofs.extend(ends.iter().filter_map(|end| former.remove_entry(end)));
-        if ends.iter().all(|end| proofs.contains_key(end)) {
-            return Ok(());
-        }
         let shared = &mut self.shared[device];
-        let is_leased = proof.is_leased(&shared.programs.leases, slot);
-        if !is_leased && connections.iter().any(|connection| shared.would_break(connection, proof)) {
-            return Err((libc::EADDRINUSE, format!("the kernel has connections at port {}", proof.at.port())));
-        }
-        proof
-            .keeps_port(socket.as_fd(), is_leased)
-            .map_err(|error| (libc::EACCES, format!("the socket may give up its port: {error}")))?;
-        shared.lease(slot, proof).map_err(refused)?;
-        let socket = Arc::new(socket);
-        for end in ends {
-            proofs.entry(end).or_insert_with(|| socket.clone());
+        for (proof, is_leased, socket, ends) in new {
+            if !is_leased && connections.iter().any(|connection| shared.would_break(connection, proof)) {
+                return Err((libc::EADDRINUSE, format!("the kernel has connections at port {}", proof.at.port())));
+            }
+            proof
+                .keeps_port(socket.as_fd(), is_leased)
+                .map_err(|error| (libc::EACCES, format!("the socket may give up its port: {error}")))?;
+            shared.lease(slot, proof).map_err(refused)?;
+            let socket = Arc::new(socket);
+            for end in ends {
+                client.proofs.entry(end).or_insert_with(|| socket.clone());
+            }
         }
         Ok(())
     }

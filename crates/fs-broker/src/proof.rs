@@ -30,8 +30,7 @@ impl Proof {
     /// Reads a descriptor that an untrusted process has sent. `namespace`: the cookie of the daemon's.
     pub(crate) fn of(socket: BorrowedFd<'_>, namespace: u64) -> io::Result<Self> {
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
-        // A socket that is bound to a device does not keep others from the port on another device.
-        if namespace_cookie(socket)? != namespace || bound_device(socket)? != 0 {
+        if namespace_cookie(socket)? != namespace {
             return Err(refused());
         }
         let protocol = match (socket_type(socket)?, socket_protocol(socket)?) {
@@ -64,9 +63,15 @@ impl Proof {
     ///
     /// A listener would lose its queue by that. One is accepted at a port that the kernel never
     /// chooses, and if `is_leased`: a daemon has tested the socket before it listened.
+    ///
+    /// A socket that is bound to a device does not keep others from the port on another device. It is
+    /// accepted if `is_leased` only, and without the test, which would end its binding (`__udp_disconnect`).
     pub(crate) fn keeps_port(&self, socket: BorrowedFd<'_>, is_leased: bool) -> io::Result<()> {
         if getpeername(socket).is_ok_and(|peer| peer.is_some()) {
             return Err(io::Error::other("it has a peer"));
+        }
+        if bound_device(socket)? != 0 {
+            return if is_leased { Ok(()) } else { Err(io::Error::other("it is bound to a device")) };
         }
         if self.listens {
             if is_leased || !chosen_ports()?.contains(&self.at.port()) {
@@ -135,7 +140,7 @@ mod tests {
             (proof.protocol, proof.ends().collect::<Vec<_>>()),
             (Protocol::Udp, vec![one.local_addr().unwrap()])
         );
-        // Another namespace, no socket, another kind of socket, not bound, and bound to a device.
+        // Another namespace, no socket, another kind of socket, and not bound.
         assert!(Proof::of(one.as_fd(), 0).is_err());
         assert!(Proof::of(std::io::stdin().as_fd(), namespace(one.as_fd())).is_err());
         let unix = std::os::unix::net::UnixDatagram::unbound().unwrap();

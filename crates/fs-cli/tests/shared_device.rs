@@ -7,7 +7,7 @@ mod lab;
 mod role;
 
 use fs_daemon::shared;
-use lab::{Lab, NetNs, connect, exchange, ours};
+use lab::{Lab, NetNs, connect, exchange, ours, peers};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -138,6 +138,26 @@ fn datagrams_that_arrive_as_one_packet() {
         lab.wait_for_pairs(0);
     }
     drop(daemon);
+    lab.down();
+}
+
+/// A socket with a peer, or bound to a device, proves no lease.
+#[test]
+fn connected_kernel_sockets_are_taken_over() {
+    let Some(lab) = Lab::up("given") else { return };
+    let daemon = lab.daemon();
+    let echo = lab.peer.enter(|| std::net::UdpSocket::bind((peers(false), 9000)).unwrap());
+    let serve = std::thread::spawn(move || {
+        for _ in 0..3 {
+            let mut bytes = [0; 9];
+            let (len, from) = echo.recv_from(&mut bytes).unwrap();
+            echo.send_to(&bytes[..len], from).unwrap();
+        }
+    });
+    drop(lab.program(&lab.host, 65_534, "given 9000"));
+    serve.join().unwrap();
+    drop(daemon);
+    lab.wait_for_pairs(0);
     lab.down();
 }
 

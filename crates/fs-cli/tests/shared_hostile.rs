@@ -17,7 +17,7 @@ use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_xdp::{Umem, UmemConfig};
 use lab::{DEVICE, Lab};
 use liar::{Liar, MEMORY, Offloads, RINGS, attach, call, datagram, greet, segment, with_partial_checksum};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SendFlags, SocketType};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -403,4 +403,41 @@ fn lies_to_the_daemon_are_refused() {
     let rows = lab.host.enter(|| shared::list(shared::PINS.as_ref()).unwrap());
     assert_eq!(rows.len(), 2);
     scene.end();
+}
+
+/// A program frees pages of its memory while the daemon registers it. Those that the daemon would fill
+/// are charged to the daemon, also after it has refused the program.
+#[test]
+fn daemon_fills_no_hole_of_a_programs_memory() {
+    const STEPS: u32 = 30;
+    let Some(lab) = Lab::up("holes") else { return };
+    let daemon = lab.daemon();
+    let memory = UmemConfig { chunks: 8192, chunk_size: 4096 };
+    let attach = Request::Attach { name: DEVICE.into(), queues: 1, memory, rings: RINGS, segments: true };
+    let mut whole = Duration::ZERO;
+    for step in 0..=STEPS {
+        let (_umem, file) = Umem::in_file(memory).unwrap();
+        let control = greet(&lab);
+        let delay = whole * step / STEPS;
+        std::thread::scope(|scope| {
+            if step > 0 {
+                scope.spawn(|| {
+                    std::thread::sleep(delay);
+                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    rustix::fs::fallocate(&file, flags, 0, u64::from(memory.chunks * memory.chunk_size)).unwrap();
+                });
+            }
+            let began = Instant::now();
+            let answer = call(&control, &attach, &[&file]).0;
+            if step == 0 {
+                assert!(matches!(answer, Answer::Attached { .. }), "{answer:?}");
+                whole = began.elapsed();
+            }
+        });
+        let filled = rustix::fs::fstat(&file).unwrap().st_blocks;
+        assert!(step == 0 || filled == 0, "{filled} blocks at step {step}");
+    }
+    lab.wait_for_pairs(0);
+    drop(daemon);
+    lab.down();
 }

@@ -71,6 +71,26 @@ fn killed_program_leaves_nothing() {
     lab.down();
 }
 
+/// SO_BINDTODEVICE is set on the sockets that prove the leases.
+#[test]
+fn sockets_bound_to_the_device_survive_the_daemon() {
+    let Some(lab) = Lab::up("bound") else { return };
+    let daemon = lab.daemon();
+    let mut program = lab.program(&lab.host, 65_534, "churn 7001 bound");
+    let mut kept = lab.peer.enter(|| connect(SocketAddr::new(ours(false), 7001)));
+    exchange(&mut kept, 10_000);
+    lab.echoes(7001, 10_000);
+    daemon.kill();
+    program.wait_for("away");
+    let daemon = lab.daemon();
+    program.wait_for("back");
+    exchange(&mut kept, 10_000);
+    lab.echoes(7001, 10_000);
+    drop((program, daemon));
+    lab.wait_for_pairs(0);
+    lab.down();
+}
+
 /// A daemon that stands still for longer than a program waits for an answer, and then goes on.
 #[test]
 #[ignore = "takes a minute: cargo xtask proof long"]

@@ -11,16 +11,22 @@ mod rings_unsafe;
 #[path = "shared/role.rs"]
 mod role;
 
+use fs_daemon::shared;
 use fs_rt::broker::message::{Answer, LEN, Request};
-use fs_rt::broker::wire;
-use lab::Lab;
-use liar::{Liar, call, greet};
+use fs_rt::broker::{HELLO, wire};
+use fs_xdp::{QueueConfig, Umem};
+use lab::{DEVICE, Lab, connect, exchange, ours};
+use liar::{Liar, MEMORY, RINGS, call, greet};
 use rustix::io::IoSlice;
 use rustix::net::sockopt::{Timeout, set_ipv6_v6only, set_socket_linger, set_socket_timeout};
-use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, socket_with,
+};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// SCM_MAX_FD of include/net/scm.h.
@@ -122,6 +128,60 @@ fn connections_of_one_user_are_bounded() {
         assert!(Instant::now() < end, "ended connections are counted still");
     }
     drop(daemon);
+    lab.down();
+}
+
+/// One user's connections all ask for pairs that cannot be made, from the daemon's first moment on.
+fn flood(lab: &Lab, has_ended: &AtomicBool) {
+    become_nobody();
+    let (_umem, file) = Umem::in_file(MEMORY).unwrap();
+    let rings = QueueConfig { rx: 3, ..RINGS };
+    let attach = Request::Attach { name: DEVICE.into(), queues: 1, memory: MEMORY, rings, segments: true }.encode();
+    while !has_ended.load(Ordering::Relaxed) {
+        let control = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        set_socket_timeout(&control, Timeout::Recv, Some(Duration::from_secs(1))).unwrap();
+        let is_there = rustix::net::connect(&control, &SocketAddrUnix::new(lab.control()).unwrap()).is_ok()
+            && rustix::net::send(&control, &HELLO, SendFlags::NOSIGNAL).is_ok();
+        while is_there && !has_ended.load(Ordering::Relaxed) && send(&control, &attach, &[file.as_fd()]) {
+            let _late = rustix::net::recv(&control, &mut [0; LEN][..], RecvFlags::empty());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Another user's program proves its leases in time.
+#[test]
+fn flood_at_a_restart_costs_others_no_lease() {
+    let Some(lab) = Lab::up("flood") else { return };
+    let daemon = lab.daemon();
+    let mut program = lab.program(&lab.host, 65_533, "churn 7001");
+    let mut kept = lab.peer.enter(|| connect(SocketAddr::new(ours(false), 7001)));
+    exchange(&mut kept, 10_000);
+    let leases = || lab.host.enter(|| shared::list(shared::PINS.as_ref()).unwrap()[0].leases);
+    let before = leases();
+    daemon.kill();
+    program.wait_for("away");
+    let has_ended = AtomicBool::new(false);
+    let daemon = std::thread::scope(|scope| {
+        (0..100).for_each(|_| drop(scope.spawn(|| flood(&lab, &has_ended))));
+        let daemon = lab.daemon();
+        // A packet while there is no lease is answered with a reset.
+        let echoes = scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                exchange(&mut kept, 100);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        program.wait_for("back");
+        has_ended.store(true, Ordering::Relaxed);
+        echoes.join().unwrap();
+        daemon
+    });
+    // It binds and closes one more all the time.
+    let after = leases();
+    assert!(before > 60 && after.abs_diff(before) <= 1, "{after} leases, {before} before");
+    drop((program, daemon));
+    lab.wait_for_pairs(0);
     lab.down();
 }
 

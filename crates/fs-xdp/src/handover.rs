@@ -17,6 +17,7 @@ use crate::merge::offloads::Offloads;
 use crate::merge::socket::{MergeSocket, bound};
 use crate::socket::{Socket, set_ring_sizes};
 use crate::socket_group::Registration;
+use crate::sys::holes::KeptHoles;
 use crate::sys::xsk;
 use crate::umem::{Umem, UmemPool};
 use crate::umem_unsafe::Area;
@@ -49,7 +50,7 @@ pub fn make_queues(
     // Only memory files have seals. Another file system could block the registration forever.
     let seals = fcntl_get_seals(memory).map_err(|error| invalid(error.into()))?;
     let stat = fstat(memory).map_err(|error| invalid(error.into()))?;
-    // Registering it would fill holes, and charge them to this process.
+    // Registering it would fill holes, and charge them to this process. The program may make some until then.
     let has_holes = stat.st_blocks * 512 < stat.st_size;
     if !seals.contains(SealFlags::SHRINK) || stat.st_size != config.bytes() as i64 || has_holes {
         return Err(invalid(io::ErrorKind::InvalidInput.into()));
@@ -61,6 +62,10 @@ pub fn make_queues(
         let doing = |what: &str| format!("{what} for queue {queue} of {}", device.name);
         let socket = xsk::socket().map_err(|error| XdpError::system(doing("open an AF_XDP socket"), error))?;
         if made.is_empty() {
+            let kept = KeptHoles::of(&area);
+            if let Err(error) = &kept {
+                tracing::warn!(%error, "a program may have memory charged to this process: userfaultfd(2) fails");
+            }
             xsk::register_umem(socket.as_fd(), &area, config.chunk_size, 0, 0)
                 .map_err(|error| XdpError::system(doing("register the UMEM"), error))?;
         }

@@ -1,9 +1,10 @@
 //! The programs of the tests: this test binary, run as another user.
 
 use crate::lab::{DEVICE, ROLE, noise, peers};
-use fs_compat::{TcpListener, TcpStream, UdpSocket};
+use fs_compat::socket2::SockRef;
+use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use fs_rt::{Carrier, CoreCtx, Runtime};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -14,9 +15,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// | `serve PORT` | echoes what comes to a port |
 /// | `ask PORT` | sends to the peer's echo server and compares |
 /// | `bind PORT` | prints whether it may have a port |
-/// | `churn PORT` | echoes what comes to a port, and binds and closes another one all the time |
+/// | `given PORT` | takes over kernel sockets that are connected to the peer's echo server at this port |
+/// | `churn PORT` | echoes what comes to a port, and binds and closes another one all the time. Prints `away` when that fails, and `back` when it succeeds again |
 ///
-/// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable).
+/// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable), `bound` (echoes with
+/// sockets that are bound to the device).
 pub(crate) fn play() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let words: Vec<&str> = role.split(' ').collect();
@@ -39,17 +42,13 @@ pub(crate) fn play() {
     }
     let runtime = builder.build().unwrap_or_else(|error| panic!("{error}"));
     let (what, port) = (words[0].to_owned(), words[1].parse().unwrap());
+    let is_bound = words.contains(&"bound");
     let run = move |core: CoreCtx| async move {
         match &*what {
-            "serve" => serve(port).await,
+            "serve" => serve(port, is_bound).await,
             "churn" => {
-                fs_rt::spawn_local(async {
-                    loop {
-                        drop(UdpSocket::bind("0.0.0.0:0").await);
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                });
-                serve(port).await;
+                fs_rt::spawn_local(churn());
+                serve(port, is_bound).await;
             }
             "ask" => {
                 for v6 in [false, true] {
@@ -63,6 +62,14 @@ pub(crate) fn play() {
                 Ok(_) => println!("ready bound"),
                 Err(error) => println!("ready {error}"),
             },
+            "given" => {
+                for (at, device) in
+                    [("0.0.0.0:7001", None), ("0.0.0.0:0", None), ("[::]:7002", Some(DEVICE.as_bytes()))]
+                {
+                    given(&core, at.parse().unwrap(), device, SocketAddr::new(peers(false), port)).await;
+                }
+                println!("ready");
+            }
             other => panic!("no such role: {other:?}"),
         }
     };
@@ -70,9 +77,29 @@ pub(crate) fn play() {
     println!("over");
 }
 
-async fn serve(port: u16) {
-    let listener = TcpListener::bind(format!("[::]:{port}")).await.unwrap();
-    let socket = UdpSocket::bind(format!("[::]:{port}")).await.unwrap();
+async fn churn() {
+    let mut was_there = true;
+    loop {
+        let is_there = UdpSocket::bind("0.0.0.0:0").await.is_ok();
+        if is_there != was_there {
+            println!("{}", if is_there { "back" } else { "away" });
+        }
+        was_there = is_there;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn serve(port: u16, is_bound: bool) {
+    let at: SocketAddr = format!("[::]:{port}").parse().unwrap();
+    let device = is_bound.then_some(DEVICE.as_bytes());
+    let unbound = TcpSocket::new_v6().unwrap();
+    unbound.bind_device(device).unwrap();
+    unbound.bind(at).unwrap();
+    let listener = unbound.listen(1024).unwrap();
+    let socket = UdpSocket::bind(at).await.unwrap();
+    if is_bound {
+        socket.bind_device(device).unwrap();
+    }
     fs_rt::spawn_local(async move {
         let mut bytes = [0; 2048];
         while let Ok((len, from)) = socket.recv_from(&mut bytes).await {
@@ -87,6 +114,26 @@ async fn serve(port: u16) {
             let _reset = tokio::io::copy(&mut reader, &mut writer).await;
         });
     }
+}
+
+async fn given(core: &CoreCtx, at: SocketAddr, device: Option<&[u8]>, to: SocketAddr) {
+    let kernel = std::net::UdpSocket::bind(at).unwrap();
+    SockRef::from(&kernel).bind_device(device).unwrap();
+    // A socket of IPv6 has IPv4 peers by mapped addresses.
+    let ip = match to.ip() {
+        IpAddr::V4(v4) if at.is_ipv6() => v4.to_ipv6_mapped().into(),
+        ip => ip,
+    };
+    kernel.connect(SocketAddr::new(ip, to.port())).unwrap();
+    let port = kernel.local_addr().unwrap().port();
+    let socket = UdpSocket::from_std(kernel).unwrap_or_else(|error| panic!("{at}: {error}"));
+    assert_eq!((socket.peer_addr().unwrap(), socket.local_addr().unwrap().port()), (to, port));
+    assert_eq!(socket.device().unwrap().as_deref(), device);
+    let received = || core.stats().stack.udp_received;
+    let before = received();
+    socket.send(b"echo").await.unwrap();
+    assert_eq!(tokio::time::timeout(Duration::from_secs(60), socket.recv(&mut [0; 9])).await.unwrap().unwrap(), 4);
+    assert_eq!(received(), before + 1, "{at}: not by the device");
 }
 
 async fn ask(to: SocketAddr) {

@@ -11,13 +11,32 @@ use crate::local::udp_kernel::{KernelSide, source_in_kernel};
 use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
+use socket2::SockRef;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll};
 use tokio::io::{Interest, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
+
+/// Ends a kernel socket's connection to its peer and its binding to a device (`__udp_disconnect`).
+/// Returns its address. It keeps its port.
+fn disconnect(socket: &std::net::UdpSocket) -> io::Result<SocketAddr> {
+    let before = socket.local_addr()?;
+    rustix::net::connect_unspec(socket)?;
+    let mut at = socket.local_addr()?;
+    if let (SocketAddr::V6(at), SocketAddr::V6(before)) = (&mut at, before) {
+        // A link-local address has it from the device.
+        at.set_scope_id(before.scope_id());
+    }
+    if at.port() == 0 {
+        // The kernel takes a port back that it has chosen itself (SOCK_BINDPORT_LOCK).
+        at.set_port(before.port());
+        rustix::net::bind(socket, &at)?;
+    }
+    Ok(at)
+}
 
 /// A UDP socket on one core; see `tokio::net::UdpSocket`. It receives from the queues of its core,
 /// so sockets on several cores at one address share the load.
@@ -66,21 +85,29 @@ impl UdpSocket {
 
     /// Takes over a kernel socket with its options, its peer and its queued datagrams. From now on
     /// this core receives datagrams of the runtime's devices. All others still arrive at the kernel
-    /// socket.
+    /// socket. The kernel's socket has no peer afterwards: [`UdpSocket::connect`] may change it.
     ///
     /// # Errors
     /// The errors of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY;
     /// `AddrInUse` if another kernel socket reserves the address for this runtime.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         let core = CoreRef::require()?;
-        let at = socket.local_addr()?;
+        let peer = socket.peer_addr().ok().map(|peer| match peer.ip().to_canonical() {
+            // Includes the scope.
+            IpAddr::V6(_) => peer,
+            ip => SocketAddr::new(ip, peer.port()),
+        });
+        let device = SockRef::from(&socket).device()?;
+        // With a peer or a device, the socket is no proof for a lease of a shared device.
+        let must_change = peer.is_some() || device.is_some();
+        let at = if must_change { disconnect(&socket)? } else { socket.local_addr()? };
         if at.is_ipv6() && at.ip().is_unspecified() && rustix::net::sockopt::ipv6_v6only(&socket)? {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "an IPV6_V6ONLY socket at the wildcard address is not supported: bind to an address",
             ));
         }
-        let (peer, ttl) = (socket.peer_addr().ok(), socket.ttl()?);
+        let ttl = socket.ttl()?;
         let of_v6 = || rustix::net::sockopt::ipv6_tclass(&socket).map(|class| class as u8);
         let tos = if at.is_ipv4() { rustix::net::sockopt::ip_tos(&socket)? } else { of_v6()? };
         socket.set_nonblocking(true)?;
@@ -90,7 +117,6 @@ impl UdpSocket {
             UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
         socket.kernel = KernelSide::of(&socket.lease)?;
         socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
-        let device = socket.kernel.as_ref().map_or(Ok(None), |kernel| kernel.options().device())?;
         if let Some(name) = device {
             socket.bind_device(Some(&name))?;
         }

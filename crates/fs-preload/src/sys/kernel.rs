@@ -256,19 +256,20 @@ impl SetCall {
         (&raw const INTERRUPTION_DATA).addr() as u64
     }
 
-    /// Returns the number of the descriptor that is always readable, if it is open.
-    fn interruption() -> Option<c_int> {
+    /// Returns the number of the descriptor that is always readable. If it is not open, the error is the number that it had, or -1.
+    fn interruption() -> Result<c_int, c_int> {
         let number = INTERRUPTION.load(Ordering::Relaxed);
         // SAFETY: it reads a field of an open file.
-        (number >= 0 && unsafe { real::fcntl(number, F_GETSIG, 0) } == MARK as c_int).then_some(number)
+        let is_open = number >= 0 && unsafe { real::fcntl(number, F_GETSIG, 0) } == MARK as c_int;
+        if is_open { Ok(number) } else { Err(number) }
     }
 
-    /// Makes that descriptor, unless another thread is faster.
-    fn make_interruption() -> Result<c_int, Errno> {
-        let before = INTERRUPTION.load(Ordering::Relaxed);
+    /// Makes that descriptor, unless another thread is faster. `before`: the number that [`SetCall::interruption`] found not open.
+    fn make_interruption(before: c_int) -> Result<c_int, Errno> {
         let new = eventfd(1, EventfdFlags::CLOEXEC)?;
-        // A high number, because programs expect the lowest numbers for their own files.
-        let new = rustix::io::fcntl_dupfd_cloexec(&new, 900).unwrap_or(new);
+        // A high number, because programs expect the lowest numbers for their own files. Another one than before: a slower thread would
+        // take the new descriptor for the one that it found not open, and replace it in turn.
+        let new = rustix::io::fcntl_dupfd_cloexec(&new, before.max(899) + 1).unwrap_or(new);
         // SAFETY: it changes a field of the new file.
         checked(unsafe { real::fcntl(new.as_raw_fd(), F_SETSIG, MARK) } as isize)?;
         match INTERRUPTION.compare_exchange(before, new.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
@@ -321,7 +322,7 @@ impl KernelSet for SetCall {
     }
 
     fn interrupt(&self) -> Result<(), Errno> {
-        let number = Self::interruption().map_or_else(Self::make_interruption, Ok)?;
+        let number = Self::interruption().or_else(Self::make_interruption)?;
         match self.control(libc::EPOLL_CTL_ADD, number) {
             Err(Errno::EXIST) => Ok(()),
             result => result,
@@ -329,7 +330,7 @@ impl KernelSet for SetCall {
     }
 
     fn end_interrupt(&self) {
-        if let Some(number) = Self::interruption() {
+        if let Ok(number) = Self::interruption() {
             self.remove(number);
         }
     }
@@ -386,6 +387,20 @@ mod tests {
         call.end_interrupt();
         rustix::io::write(&own, &1_u64.to_ne_bytes()).unwrap();
         assert!(call.wait(&mut event, Some(0)) == Ok(1) && { event[0].data } == 7);
+    }
+
+    #[test]
+    fn threads_share_a_descriptor_after_the_program_has_closed_theirs() {
+        let _alone = ALONE.lock();
+        let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+        let call = SetCall::new(set.as_raw_fd());
+        call.interrupt().unwrap();
+        // SAFETY: as closefrom(3) of a program that knows nothing of this number.
+        unsafe { rustix::io::close(INTERRUPTION.load(Ordering::Relaxed)) };
+        // Both threads find it closed.
+        let [fast, slow] = [(); 2].map(|()| SetCall::interruption().unwrap_err());
+        let number = SetCall::make_interruption(fast).unwrap();
+        assert_eq!(SetCall::make_interruption(slow), Ok(number));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub(crate) mod bpf;
 pub(crate) mod capabilities;
 pub(crate) mod eventfd;
+pub(crate) mod holes;
 pub(crate) mod ioctl;
 pub(crate) mod merged_io;
 pub(crate) mod packet;
