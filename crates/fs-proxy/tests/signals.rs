@@ -284,8 +284,8 @@ fn program(seed: u64) {
     std::fs::create_dir(&folder).unwrap();
     let servers: Vec<_> = (0..3).map(|name| server(name.to_string(), go.clone())).collect();
     let taken = TcpListener::bind((own_ip(), 0)).unwrap();
-    // No port that the kernel gives to others' sockets: a reload must be able to take it at any time.
-    let extra = SocketAddr::new(proxy_ip(), 20_000 + (std::process::id() % 10_000) as u16);
+    // No port that the kernel or fastsock gives to other sockets: a reload must be able to take it at any time.
+    let extra = SocketAddr::new(proxy_ip(), 10_000 + (std::process::id() % 10_000) as u16);
     let first = Version { admin: 1, ..Version::default() };
     let config = write_config(&format!(
         "admin = \"{}/admin1\"\n[[listener]]\naddress = \"{any}:0\"\nmode = \"http\"\nupstream = \"u\"\n\

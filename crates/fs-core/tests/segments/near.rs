@@ -16,11 +16,11 @@ struct Peer {
 
 impl Peer {
     fn new() -> Self {
-        Self::with(true)
+        Self::with(true, TcpConfig::default())
     }
 
-    fn with(sack: bool) -> Self {
-        let mut lab = Lab::new(TcpConfig::default());
+    fn with(sack: bool, config: TcpConfig) -> Self {
+        let mut lab = Lab::new(config);
         let conn = lab.accept_with(4000, syn_options(None, sack, Some(SHIFT)), TcpOptions::default());
         Self { lab, conn, unread: 0 }
     }
@@ -89,9 +89,17 @@ fn far_peer_gets_its_window() {
 
 /// No tail loss probe would end the limit: each 128 KiB could wait for an ACK that is 40 ms late.
 #[test]
-fn near_peer_without_sack_gets_its_window() {
-    let rounds = rounds_of(Peer::with(false), Duration::from_micros(30));
-    assert!(rounds.iter().any(|&sent| sent > 256 << 10), "{rounds:?}");
+fn near_peer_without_probes_gets_its_window() {
+    let config = TcpConfig::default;
+    let without = [
+        Peer::with(false, config()),
+        Peer::with(true, TcpConfig { tail_loss_probe: false, ..config() }),
+        Peer::with(true, TcpConfig { rack: false, ..config() }),
+    ];
+    for (i, peer) in without.into_iter().enumerate() {
+        let rounds = rounds_of(peer, Duration::from_micros(30));
+        assert!(rounds.iter().any(|&sent| sent > 256 << 10), "{i}: {rounds:?}");
+    }
 }
 
 /// It reads only once it has more, and Linux acknowledges these bytes when they are read.

@@ -423,8 +423,7 @@ pub(super) const PATHS: &[Scenario] = &[
             draft.longest_waits = Some(LongestWaits { sender, reader });
             draft.each_host(|host| {
                 draw_newer_tcp(host, rng);
-                // Without RACK there is no probe, so the limit may last for as long as an ACK is late.
-                (host.tcp.window_scaling, host.tcp.rack) = (true, true);
+                (host.tcp.window_scaling, host.tcp.tail_loss_probe) = (true, rng.chance(900_000));
                 host.tcp.receive_buffer_max = rng.log_size(512 << 10, 6 << 20) as u32;
                 host.latency = Duration::from_nanos(rng.log_size(100, 5_000));
                 host.late_acks = rng.chance(400_000);

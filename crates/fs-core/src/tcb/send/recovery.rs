@@ -114,7 +114,7 @@ impl Tcb {
         }
         let rtt_us = acked.sample_us.map(|sent| micros(input.now).wrapping_sub(sent));
         if let Some(rtt_us) = rtt_us {
-            self.sample_rtt(rtt_us);
+            self.sample_rtt(rtt_us, config);
             self.backoff = 0;
         }
         self.dup_acks = 0;
@@ -172,7 +172,7 @@ impl Tcb {
         if advanced {
             self.forget_passed();
         }
-        let rtt_us = self.sample_round_trip(&trace, &sacked, input.echo, now_us);
+        let rtt_us = self.sample_round_trip(&trace, &sacked, input.echo, now_us, config);
         self.take_duplicate(&facts);
 
         let lost_before = self.ext.as_ref().map_or(0, |e| e.lost);
@@ -298,7 +298,14 @@ impl Tcb {
     /// stored the segment until the hole before it was filled, or the first ACK was lost and this
     /// one answers the retransmission (Linux `tcp_clean_rtx_queue` takes no sample either). The
     /// backoff lasts until there is a sample.
-    fn sample_round_trip(&mut self, trace: &Trace, sacked: &Sacked, echo: Option<u32>, now_us: u32) -> Option<u32> {
+    fn sample_round_trip(
+        &mut self,
+        trace: &Trace,
+        sacked: &Sacked,
+        echo: Option<u32>,
+        now_us: u32,
+        config: &TcpConfig,
+    ) -> Option<u32> {
         let once = later(trace.once.map(|(us, _)| us), sacked.once_us);
         let again = later(trace.again.map(|(us, _)| us), sacked.again_us);
         let answered = || {
@@ -312,7 +319,7 @@ impl Tcb {
             _ => return None,
         };
         let rtt_us = now_us.wrapping_sub(sent_us);
-        self.sample_rtt(rtt_us);
+        self.sample_rtt(rtt_us, config);
         self.backoff = 0;
         if let Some(loss) = self.loss_if_any() {
             loss.rack.sample(rtt_us.max(1), now_us);

@@ -79,19 +79,22 @@ impl Tcb {
         cwnd.min(TO_SLOW_READER)
     }
 
-    /// A sender that was limited by the peer's window has an extension. Without SACK no tail loss probe would
-    /// end the limit for a peer that acknowledges late ([`Tcb::probe_near_peer`]).
+    /// A sender that was limited by the peer's window has an extension.
     #[inline]
     fn is_near(&self) -> bool {
         let nearest = self.ext.as_ref().map_or(0, |ext| ext.sender.nearest_us);
-        (1..=NEAR_US).contains(&nearest) && self.rtt.srtt_us() <= FAR_US && self.flags.has(Flags::SACK)
+        (1..=NEAR_US).contains(&nearest) && self.rtt.srtt_us() <= FAR_US
     }
 
-    /// Takes a measured round trip.
+    /// Takes a measured round trip. Without tail loss probes no peer is near: nothing would end the limit for
+    /// one that acknowledges late ([`Tcb::probe_near_peer`]).
     #[inline]
-    pub(crate) fn sample_rtt(&mut self, rtt_us: u32) {
+    pub(crate) fn sample_rtt(&mut self, rtt_us: u32, config: &TcpConfig) {
         self.rtt.sample(rtt_us);
-        if let Some(ext) = self.ext.as_mut_beside_fast_paths() {
+        let probes = self.has_probes(config);
+        if let Some(ext) = self.ext.as_mut_beside_fast_paths()
+            && probes
+        {
             ext.sender.measured(rtt_us);
         }
     }

@@ -19,12 +19,18 @@ use crate::time::{Duration, Instant, nanos};
 const MARGIN: Duration = Duration::from_millis(2);
 
 impl Tcb {
+    /// Returns true if this connection sends tail loss probes, which need RACK, which needs SACK.
+    #[inline]
+    pub(super) fn has_probes(&self, config: &TcpConfig) -> bool {
+        config.rack && config.tail_loss_probe && self.flags.has(Flags::SACK)
+    }
+
     /// 7.2: returns the time to wait for an ACK before a probe, in nanoseconds; `None`: no probe
     /// now. Without a round-trip sample, the initial timeout. `single`: only one segment is in
     /// flight.
     #[inline]
     pub(crate) fn probe_wait(&self, single: impl FnOnce(&Self) -> bool, config: &TcpConfig) -> Option<u64> {
-        if !config.rack || !config.tail_loss_probe || !self.flags.has(Flags::SACK) || self.backoff > 0 {
+        if !self.has_probes(config) || self.backoff > 0 {
             return None;
         }
         if let Some(ext) = self.ext.as_ref()
