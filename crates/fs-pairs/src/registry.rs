@@ -296,8 +296,11 @@ impl Registry {
 
     fn is_other_end(&self, waiting: Key, facts: &Facts, fd: &Foreign) -> bool {
         match self.held.get(&waiting) {
+            // The process may have connected its socket to another peer since its offer.
             Some(Held::Waiting { facts: first, fd: first_fd, .. }) => {
-                first.mirrors(facts) && facts::are_connected(first_fd, fd)
+                first.mirrors(facts)
+                    && Facts::read(first_fd.as_fd(), Carried::default()) == Ok(*first)
+                    && facts::are_connected(first_fd, fd)
             }
             _ => false,
         }

@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use fs_carrier::kernel::RecvMode;
 use fs_pairs::listing::list;
 use fs_pairs::service::Limits;
 use fs_pairs::{Offered, Reason};
+use rustix::net::{AddressFamily, SocketType};
 
 #[test]
 fn two_ends_are_matched_and_use_the_ring() {
@@ -121,6 +122,43 @@ fn ended_connection_is_refused() {
     }
 }
 
+/// A process offers a socket, and connects it to another peer (connect(2) with AF_UNSPEC). Then
+/// another socket connects from the offered one's address to its former peer.
+#[test]
+fn reconnected_socket_gets_no_ring_of_its_former_addresses() {
+    let service = Running::with(Limits { wait: Duration::from_secs(5), ..Limits::default() });
+    let (liar, client) = (service.client(), service.client());
+    let [listener, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let bound = |at: SocketAddr| {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true).expect("set");
+        rustix::net::bind(&socket, &at).expect("bind");
+        TcpStream::from(socket)
+    };
+    let connect = |socket: &TcpStream, to: &TcpListener| {
+        rustix::net::connect(socket, &to.local_addr().expect("its address")).expect("connect");
+        to.accept().expect("accept").0
+    };
+    let socket = bound(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let former = connect(&socket, &listener);
+    let address = socket.local_addr().expect("its address");
+    let stale = offer(&liar, &socket);
+    // Refused at once, so the offer before it has been taken.
+    let not_tcp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let refused_at_once = liar.offer(not_tcp.as_fd(), Carried::default()).expect("a service");
+    assert_eq!(refused(&liar, refused_at_once), Reason::NotTcp);
+    rustix::net::connect_unspec(&socket).expect("disconnect");
+    drop(former);
+    let _elsewhere = connect(&socket, &other);
+    let a = bound(address);
+    let b = connect(&a, &listener);
+    let numbers = [offer(&client, &b), offer(&client, &a)];
+    matched(&client, numbers[0]);
+    matched(&client, numbers[1]);
+    liar.forget(stale);
+    assert_eq!(refused(&liar, stale), Reason::NoPeer);
+}
+
 #[test]
 fn too_many_counted_bytes_are_refused() {
     let service = Running::start();
@@ -171,10 +209,9 @@ fn socket_is_offered_once() {
 fn self_connected_socket_is_not_matched() {
     let service = Running::start();
     let client = service.client();
-    let socket =
-        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).expect("a socket");
-    rustix::net::bind(&socket, &"127.0.0.1:0".parse::<std::net::SocketAddr>().expect("an address")).expect("bind");
-    let own: std::net::SocketAddr = rustix::net::getsockname(&socket).expect("a name").try_into().expect("an address");
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    rustix::net::bind(&socket, &"127.0.0.1:0".parse::<SocketAddr>().expect("an address")).expect("bind");
+    let own: SocketAddr = rustix::net::getsockname(&socket).expect("a name").try_into().expect("an address");
     rustix::net::connect(&socket, &own).expect("connect");
     let again = rustix::io::fcntl_dupfd_cloexec(&socket, 0).expect("a duplicate");
     let number = offer(&client, &socket);
