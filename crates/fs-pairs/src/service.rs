@@ -7,8 +7,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
+use fs_carrier::exact::Carried;
 use fs_carrier::region::{End, Region};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -17,11 +19,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::closing::{User, Users};
 use crate::counters;
+use crate::facts::Seen;
+use crate::inbox::Message;
 use crate::listing::{self, Process};
-use crate::message::{Answer, LEN, Reason, Request};
+use crate::message::{Answer, Reason};
 use crate::outbox::Outbox;
-use crate::registry::{Key, Outcome, Registry};
-use crate::sys::{Credentials, credentials, receive};
+use crate::registry::{Again, Key, Outcome, Registry};
+use crate::sys::{Credentials, credentials};
 
 pub use crate::registry::{Broker, CountWire, Limits, Permit};
 use rustix::process::geteuid;
@@ -31,8 +35,8 @@ use rustix::process::geteuid;
 const RING: usize = 64 << 10;
 /// The backlog of the service's socket.
 const BACKLOG: i32 = 1024;
-/// Messages of one client that are answered in one turn, so that no client delays the others for
-/// long.
+/// Messages of one client that are read in one turn. More: a client delays the others for longer.
+/// Fewer: a client with many offers waits more often for a thread of its user.
 const MESSAGES_PER_TURN: usize = 16;
 /// Maximum number of events of one turn.
 const EVENTS: usize = 64;
@@ -44,11 +48,27 @@ const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST_CLIENT: u64 = 2;
 
-/// A request from another thread to a service.
+/// What other threads share with a service.
 #[derive(Debug)]
 struct Shared {
     wake: OwnedFd,
     stops: AtomicBool,
+}
+
+impl Shared {
+    fn wake(&self) {
+        // A full counter is readable already.
+        let _written = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// What a thread of a user has read from sockets.
+#[derive(Debug)]
+enum Report {
+    /// From those of a client's offers.
+    Offers(u64, Vec<Message>),
+    /// From that of a waiting offer.
+    Again(Again, Result<Seen, Reason>),
 }
 
 /// Ends a running service, from any thread.
@@ -59,8 +79,7 @@ impl Handle {
     /// Ends [`Service::run`].
     pub fn stop(&self) {
         self.0.stops.store(true, Ordering::Release);
-        // A full counter is readable already.
-        let _written = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
+        self.0.wake();
     }
 }
 
@@ -69,6 +88,11 @@ impl Handle {
 struct Client {
     outbox: Outbox,
     user: Arc<User>,
+    /// A thread reads the sockets of this client's offers. Until then, its next messages stay in the
+    /// socket: they are handled in their order, and a client that sends more is not read.
+    is_paused: bool,
+    /// The events of the epoll set.
+    watched: EventFlags,
 }
 
 /// The match service.
@@ -95,6 +119,8 @@ pub struct Service {
     broker: Option<Broker>,
     next_client: u64,
     registry: Registry,
+    reports: Sender<Report>,
+    inbox: Receiver<Report>,
 }
 
 impl Service {
@@ -116,6 +142,7 @@ impl Service {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let (reports, inbox) = channel();
         Ok(Service {
             listener,
             epoll,
@@ -129,6 +156,8 @@ impl Service {
             broker: None,
             next_client: FIRST_CLIENT,
             registry: Registry::new(limits),
+            reports,
+            inbox,
         })
     }
 
@@ -195,11 +224,10 @@ impl Service {
         for event in &events[..n] {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                // Never read: its event means that the service must end.
-                WAKE => {}
+                WAKE => self.resume(),
                 client => {
                     self.flush(client);
-                    self.serve(client);
+                    self.serve(client, event.flags);
                 }
             }
         }
@@ -238,39 +266,107 @@ impl Service {
             return;
         }
         self.next_client += 1;
-        self.clients.insert(client, Client { outbox: Outbox::new(socket), user });
+        let outbox = Outbox::new(socket);
+        self.clients.insert(client, Client { outbox, user, is_paused: false, watched: EventFlags::IN });
     }
 
-    /// Answers a client's messages. Disconnects a client that breaks the protocol.
-    fn serve(&mut self, client: u64) {
-        for _ in 0..MESSAGES_PER_TURN {
-            let Some(Client { outbox, user }) = self.clients.get(&client) else { return };
-            if user.is_stuck() {
-                return self.drop_client(client);
-            }
-            let mut bytes = [0; LEN];
-            let received = match receive(outbox.as_fd(), &mut bytes, |fd| user.own(fd.into_owned())) {
-                Ok(received) => received,
-                Err(Errno::AGAIN | Errno::INTR) => return,
+    /// Reads a client's messages. Disconnects a client that breaks the protocol.
+    fn serve(&mut self, client: u64, events: EventFlags) {
+        let Some(Client { outbox, user, is_paused, .. }) = self.clients.get(&client) else { return };
+        if user.is_stuck() || (*is_paused && events.contains(EventFlags::HUP)) {
+            return self.drop_client(client);
+        }
+        if *is_paused {
+            return self.watch(client);
+        }
+        let user = Arc::clone(user);
+        let mut messages = Vec::new();
+        while messages.len() < MESSAGES_PER_TURN && !messages.last().is_some_and(Message::is_last) {
+            match Message::receive(outbox, &user) {
+                Ok(message) => messages.push(message),
+                Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(_) => return self.drop_client(client),
-            };
-            if received.is_long {
-                return self.cut_off(client);
             }
-            match (bytes.get(..received.len).and_then(Request::decode), received.fd) {
-                (Some(Request::Offer { number, carried }), Some(fd)) => {
-                    let key = Key { client, number };
-                    match self.registry.offer(key, fd, carried, Instant::now()) {
-                        Outcome::Waits => {}
-                        Outcome::Refused(reason) => self.refuse(key, reason),
-                        Outcome::Matched(other) => self.connect([other, key]),
+        }
+        if !messages.iter().any(|message| matches!(message, Message::Offer { .. })) || !user.may_ask() {
+            return self.handle_messages(client, messages);
+        }
+        if let Some(Client { is_paused, .. }) = self.clients.get_mut(&client) {
+            *is_paused = true;
+        }
+        self.ask(&user, move || {
+            for message in &mut messages {
+                if let Message::Offer { carried, fd, seen, .. } = message {
+                    *seen = Some(Seen::read(fd.as_fd(), *carried));
+                }
+            }
+            Report::Offers(client, messages)
+        });
+    }
+
+    /// Runs `job`, which may wait, in a thread of this user.
+    fn ask(&self, user: &Arc<User>, job: impl FnOnce() -> Report + Send + 'static) {
+        let (reports, shared) = (self.reports.clone(), Arc::clone(&self.shared));
+        user.ask(move || {
+            // If the service has ended, the descriptors are closed.
+            let _unheard = reports.send(job());
+            shared.wake();
+        });
+    }
+
+    /// Handles what threads have read.
+    fn resume(&mut self) {
+        let mut count = [0; 8];
+        let _empty = rustix::io::read(&self.shared.wake, &mut count);
+        while let Ok(report) = self.inbox.try_recv() {
+            match report {
+                Report::Offers(client, messages) => {
+                    if let Some(Client { is_paused, .. }) = self.clients.get_mut(&client) {
+                        *is_paused = false;
+                        self.handle_messages(client, messages);
+                        self.watch(client);
                     }
                 }
-                // The service had no descriptor for the offered socket.
-                (Some(Request::Offer { number, .. }), None) if received.is_lost => {
-                    self.refuse(Key { client, number }, Reason::Failed);
+                Report::Again(again, seen) => self.seen_again(again, seen),
+            }
+        }
+    }
+
+    fn seen_again(&mut self, again: Again, seen: Result<Seen, Reason>) {
+        for (key, outcome) in self.registry.seen_again(again, seen, Instant::now()) {
+            self.settle(key, outcome);
+        }
+    }
+
+    fn settle(&mut self, key: Key, outcome: Outcome) {
+        match outcome {
+            Outcome::Waits => {}
+            Outcome::Refused(reason) => self.refuse(key, reason),
+            Outcome::Matched(other) => self.connect([other, key]),
+            Outcome::Again(again, socket) => {
+                let user = Arc::clone(socket.user());
+                if !user.may_ask() {
+                    return self.seen_again(again, Err(Reason::Limit));
                 }
-                (Some(Request::Forget(number)), None) => {
+                self.ask(&user, move || Report::Again(again, Seen::read(socket.as_fd(), Carried::default())));
+            }
+        }
+    }
+
+    fn handle_messages(&mut self, client: u64, messages: Vec<Message>) {
+        for message in messages {
+            if !self.clients.contains_key(&client) {
+                return;
+            }
+            match message {
+                Message::Offer { number, fd, seen, .. } => {
+                    let key = Key { client, number };
+                    let seen = seen.unwrap_or(Err(Reason::Limit));
+                    let outcome = self.registry.offer(key, fd, seen, Instant::now());
+                    self.settle(key, outcome);
+                }
+                Message::Lost(number) => self.refuse(Key { client, number }, Reason::Failed),
+                Message::Forget(number) => {
                     // Every offer gets one answer, because the client counts them.
                     if self.registry.forget(Key { client, number }) {
                         let _sent = self.answer(client, Answer::Refused { number, reason: Reason::NoPeer }, None);
@@ -278,12 +374,11 @@ impl Service {
                         outbox.withdraw(number);
                     }
                 }
-                (Some(Request::List { after }), None) => self.list(client, after),
-                (Some(Request::Count), None) => self.count(client),
-                (Some(Request::Device), None) => return self.hand_over(client),
-                // An empty message is the end of the connection, not a protocol error.
-                _ if received.len == 0 => return self.drop_client(client),
-                _ => return self.cut_off(client),
+                Message::List { after } => self.list(client, after),
+                Message::Count => self.count(client),
+                Message::Device => self.hand_over(client),
+                Message::End => self.drop_client(client),
+                Message::Broken => self.cut_off(client),
             }
         }
     }
@@ -367,7 +462,7 @@ impl Service {
         let result = outbox.answer(answer, file);
         let waits = outbox.is_waiting() && !was_waiting;
         match result {
-            Ok(()) if waits => self.watch(client, EventFlags::IN | EventFlags::OUT),
+            Ok(()) if waits => self.watch(client),
             Ok(()) | Err(Errno::TOOMANYREFS) => {}
             Err(_) => self.drop_client(client),
         }
@@ -379,16 +474,22 @@ impl Service {
         match self.clients.get_mut(&client) {
             Some(Client { outbox, .. }) if outbox.is_waiting() => match outbox.flush() {
                 Ok(()) if outbox.is_waiting() => {}
-                Ok(()) => self.watch(client, EventFlags::IN),
+                Ok(()) => self.watch(client),
                 Err(_) => self.drop_client(client),
             },
             _ => {}
         }
     }
 
-    fn watch(&mut self, client: u64, flags: EventFlags) {
-        let Some(Client { outbox, .. }) = self.clients.get(&client) else { return };
-        if epoll::modify(&self.epoll, outbox, EventData::new_u64(client), flags).is_err() {
+    /// Waits for the events that a client needs now.
+    fn watch(&mut self, client: u64) {
+        let Some(Client { outbox, is_paused, watched, .. }) = self.clients.get_mut(&client) else { return };
+        let mut events = EventFlags::empty();
+        events.set(EventFlags::IN, !*is_paused);
+        events.set(EventFlags::OUT, outbox.is_waiting());
+        if core::mem::replace(watched, events) != events
+            && epoll::modify(&self.epoll, outbox, EventData::new_u64(client), events).is_err()
+        {
             self.drop_client(client);
         }
     }
