@@ -118,8 +118,13 @@ impl User {
     }
 
     /// Runs `job`, which asks the kernel about descriptors of this user and of no other, in a thread.
-    pub(crate) fn ask(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
-        self.start(|user| &user.asking, Box::new(job));
+    /// Returns false if the user has no thread and none can be started.
+    pub(crate) fn ask(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
+        let has_threads = self.start(|user| &user.asking, Box::new(job));
+        if !has_threads {
+            self.asking.lock().queue.clear();
+        }
+        has_threads
     }
 
     fn close(self: &Arc<Self>, fd: OwnedFd) {
@@ -135,10 +140,12 @@ impl User {
             drop(fd);
             user.held.fetch_sub(1, Ordering::Relaxed);
         };
-        self.start(|user| &user.closing, Box::new(job));
+        // If no thread can be started, the next descriptor tries again.
+        let _has_threads = self.start(|user| &user.closing, Box::new(job));
     }
 
-    fn start(self: &Arc<Self>, of: fn(&User) -> &Threads, job: Job) {
+    /// Returns false if there is no thread.
+    fn start(self: &Arc<Self>, of: fn(&User) -> &Threads, job: Job) -> bool {
         let threads = of(self);
         let mut state = threads.lock();
         state.queue.push_back(job);
@@ -147,9 +154,9 @@ impl User {
         } else if state.threads < THREADS {
             let user = Arc::clone(self);
             let thread = std::thread::Builder::new().name("foreign".into());
-            // If no thread can be started, the next job tries again.
             state.threads += usize::from(thread.spawn(move || of(&user).run()).is_ok());
         }
+        state.threads > 0
     }
 }
 

@@ -43,7 +43,7 @@ impl Service {
         if let Some(Client { is_paused, .. }) = self.clients.get_mut(&client) {
             *is_paused = true;
         }
-        self.ask(&user, move || {
+        let is_asked = self.ask(&user, move || {
             for message in &mut messages {
                 if let Message::Offer { carried, fd, seen, .. } = message {
                     *seen = Some(Seen::read(fd.as_fd(), *carried));
@@ -51,16 +51,19 @@ impl Service {
             }
             Report::Offers(client, messages)
         });
+        if !is_asked {
+            self.drop_client(client);
+        }
     }
 
-    /// Runs `job`, which may wait, in a thread of this user.
-    fn ask(&self, user: &Arc<User>, job: impl FnOnce() -> Report + Send + 'static) {
+    /// Runs `job`, which may wait, in a thread of this user. Returns false if there can be no thread.
+    fn ask(&self, user: &Arc<User>, job: impl FnOnce() -> Report + Send + 'static) -> bool {
         let (reports, shared) = (self.reports.clone(), Arc::clone(&self.shared));
         user.ask(move || {
             // If the service has ended, the descriptors are closed.
             let _unheard = reports.send(job());
             shared.wake();
-        });
+        })
     }
 
     /// Handles what threads have read.
@@ -95,10 +98,9 @@ impl Service {
             Outcome::Again(again, socket) => {
                 let user = Arc::clone(socket.user());
                 let job = move || Report::Again(again, Seen::read(socket.as_fd(), Carried::default()));
-                if !user.may_ask() {
-                    return self.seen_again(again, Err(Reason::Limit));
+                if !user.may_ask() || !self.ask(&user, job) {
+                    self.seen_again(again, Err(Reason::Limit));
                 }
-                self.ask(&user, job);
             }
         }
     }
