@@ -1,8 +1,12 @@
-//! Closes descriptors that processes have sent, on threads other than the service's.
+//! Threads that make system calls for descriptors that processes have sent, instead of the service's
+//! own thread.
 //!
 //! close(2) may block: for the bytes of a socket with SO_LINGER, for the file system (FUSE) of a
-//! file, and for the descriptors in a Unix socket. The process that sent the descriptor can choose
-//! how long. So each user has its own closing threads, and delays only its own processes.
+//! file, and for the descriptors in a Unix socket. getsockname(2) and TCP_INFO may block too, because
+//! they take the socket's lock (`lock_sock`, net/core/sock.c). A thread of the process has that lock
+//! while it waits for a page of its send(2), for example a page of a FUSE file. In both cases the
+//! process that sent the descriptor can choose how long. So each user has its own threads, and delays
+//! only its own processes.
 //!
 //! The match service and the broker each have their own [`Users`].
 
@@ -16,11 +20,11 @@ use rustix::net::ipproto;
 use rustix::net::sockopt::{socket_linger, socket_protocol};
 use rustix::process::geteuid;
 
-/// Threads per user. More: hostile processes can occupy more threads. Fewer: one socket with
-/// SO_LINGER delays the closing of more others.
+/// Threads per user and purpose. More: hostile processes can occupy more threads. Fewer: one socket
+/// with SO_LINGER delays the closing of more others.
 const THREADS: usize = 4;
-/// Descriptors of a user that may wait for a thread. Beyond this, the service disconnects the
-/// user's processes.
+/// Jobs of a user that may wait for a thread. Beyond this, the service disconnects the user's
+/// processes if the jobs are to close descriptors, and refuses their offers otherwise.
 const WAITING: usize = 1024;
 /// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
@@ -29,7 +33,7 @@ const IDLE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Users(HashMap<u32, Arc<User>>);
 
-/// One user's descriptors to be closed.
+/// One user's descriptors, and the threads that use them.
 #[derive(Debug, Default)]
 pub struct User {
     /// True for the service's own user and root, which could end the service anyway. Their
@@ -37,13 +41,23 @@ pub struct User {
     /// process has closed its socket.
     is_trusted: bool,
     held: AtomicUsize,
+    closing: Threads,
+    /// Separate, so that sockets with SO_LINGER delay no offer.
+    asking: Threads,
+}
+
+/// Some threads and their jobs.
+#[derive(Default)]
+struct Threads {
     state: Mutex<State>,
     wake: Condvar,
 }
 
-#[derive(Debug, Default)]
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
 struct State {
-    queue: VecDeque<OwnedFd>,
+    queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
 }
@@ -95,7 +109,22 @@ impl User {
 
     /// Returns true if too many descriptors wait, so that the user's processes are not served.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.lock().queue.len() >= WAITING
+        self.closing.waiting() >= WAITING
+    }
+
+    /// Returns false if too many jobs of [`User::ask`] wait.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.asking.waiting() < WAITING
+    }
+
+    /// Runs `job`, which asks the kernel about descriptors of this user and of no other, in a thread.
+    /// Returns false if the user has no thread and none can be started.
+    pub(crate) fn ask(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
+        let has_threads = self.start(|user| &user.asking, Box::new(job));
+        if !has_threads {
+            self.asking.lock().queue.clear();
+        }
+        has_threads
     }
 
     fn close(self: &Arc<Self>, fd: OwnedFd) {
@@ -106,25 +135,42 @@ impl User {
             self.held.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let mut state = self.lock();
-        state.queue.push_back(fd);
+        let user = Arc::clone(self);
+        let job = move || {
+            drop(fd);
+            user.held.fetch_sub(1, Ordering::Relaxed);
+        };
+        // If no thread can be started, the next descriptor tries again.
+        let _has_threads = self.start(|user| &user.closing, Box::new(job));
+    }
+
+    /// Returns false if there is no thread.
+    fn start(self: &Arc<Self>, of: fn(&User) -> &Threads, job: Job) -> bool {
+        let threads = of(self);
+        let mut state = threads.lock();
+        state.queue.push_back(job);
         if state.idle >= state.queue.len() {
-            self.wake.notify_one();
+            threads.wake.notify_one();
         } else if state.threads < THREADS {
             let user = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("close".into());
-            // If no thread can be started, the next descriptor tries again.
-            state.threads += usize::from(thread.spawn(move || user.run()).is_ok());
+            let thread = std::thread::Builder::new().name("foreign".into());
+            state.threads += usize::from(thread.spawn(move || of(&user).run()).is_ok());
         }
+        state.threads > 0
+    }
+}
+
+impl Threads {
+    fn waiting(&self) -> usize {
+        self.lock().queue.len()
     }
 
     fn run(&self) {
         let mut state = self.lock();
         loop {
-            while let Some(fd) = state.queue.pop_front() {
+            while let Some(job) = state.queue.pop_front() {
                 drop(state);
-                drop(fd);
-                self.held.fetch_sub(1, Ordering::Relaxed);
+                job();
                 state = self.lock();
             }
             state.idle += 1;
@@ -140,6 +186,15 @@ impl User {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl core::fmt::Debug for Threads {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let state = self.lock();
+        let (waiting, threads) = (state.queue.len(), state.threads);
+        drop(state);
+        f.debug_struct("Threads").field("waiting", &waiting).field("threads", &threads).finish_non_exhaustive()
     }
 }
 
@@ -181,7 +236,7 @@ mod tests {
             assert!(std::time::Instant::now() < end, "{} are held", user.held());
             std::thread::yield_now();
         }
-        assert!(user.lock().threads <= THREADS);
+        assert!(user.closing.lock().threads <= THREADS);
         assert!(!user.is_stuck());
     }
 

@@ -1,10 +1,10 @@
 //! The kernel's data about an offered socket.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use fs_carrier::exact::Carried;
-use fs_carrier::kernel::{Kernel, TcpInfo};
+use fs_carrier::kernel::Kernel;
 use fs_carrier::sys::Socket;
 use rustix::net::sockopt::{socket_cookie, socket_protocol};
 use rustix::net::{getpeername, getsockname, ipproto};
@@ -26,8 +26,19 @@ pub(crate) struct Facts {
     pub(crate) peer: SocketAddr,
 }
 
-impl Facts {
-    /// Reads the facts from the kernel.
+/// An established socket at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) facts: Facts,
+    /// Bytes that have arrived.
+    received: u64,
+    /// Bytes that send(2) has taken.
+    sent: u64,
+}
+
+impl Seen {
+    /// Asks the kernel. Waits as long as a thread of a process that has the socket wants
+    /// ([`crate::closing`]).
     ///
     /// # Errors
     /// The socket cannot be promoted.
@@ -43,39 +54,44 @@ impl Facts {
         let peer = peer.ok_or(Reason::NotEstablished)?;
         let cookie = socket_cookie(socket).map_err(|_| Reason::NotTcp)?;
         let netns = netns_cookie(socket).map_err(|_| Reason::NotTcp)?;
-        let info = established(socket).ok_or(Reason::NotEstablished)?;
+        let info = Socket(socket).tcp_info().ok().filter(|info| info.state == ESTABLISHED);
+        let info = info.ok_or(Reason::NotEstablished)?;
+        let (received, sent) = (info.bytes_received, info.bytes_sent.saturating_add(info.bytes_not_sent));
         // The process continues while its offer is in transit. So the kernel may have counted more
         // than the process by now, but never less.
-        if carried.sent > sent(&info) || carried.taken > info.bytes_received {
+        if carried.sent > sent || carried.taken > received {
             return Err(Reason::Counts);
         }
-        Ok(Facts { netns, cookie, local, peer })
+        Ok(Seen { facts: Facts { netns, cookie, local, peer }, received, sent })
     }
 
+    /// Returns true if two sockets are one connection now. `self` was read before `second`, and
+    /// `again` after it, from the same socket as `self`. The process may have connected that socket to
+    /// another peer in between.
+    ///
+    /// Both were established when `second` was read, and neither has received more than the other has
+    /// sent.
+    pub(crate) fn is_connected_to(&self, second: &Seen, again: &Seen) -> bool {
+        self.facts == again.facts
+            && self.facts.mirrors(&second.facts)
+            && self.received <= second.sent
+            && second.received <= again.sent
+    }
+}
+
+/// Returns true if a connection has ended since its socket was established. Unlike [`Seen::read`],
+/// this never waits: `tcp_poll` (net/ipv4/tcp.c) takes no lock.
+pub(crate) fn has_ended(socket: BorrowedFd<'_>) -> bool {
+    let events = Socket(socket).events();
+    events.hang_up || events.peer_closed
+}
+
+impl Facts {
     /// Returns true if the addresses of two sockets of one namespace mirror each other. At any
     /// time, at most one pair of sockets has two given addresses.
     pub(crate) fn mirrors(&self, other: &Facts) -> bool {
         self.local == other.peer && self.peer == other.local && self.netns == other.netns && self.cookie != other.cookie
     }
-}
-
-/// Returns true if two sockets whose addresses mirror each other are one connection now: both are
-/// established at the same moment, and neither has received more than the other has sent.
-pub(crate) fn are_connected(a: impl AsFd, b: impl AsFd) -> bool {
-    let (a, b) = (a.as_fd(), b.as_fd());
-    let (Some(a1), Some(b1), Some(a2)) = (established(a), established(b), established(a)) else { return false };
-    let b2 = established(b);
-    b1.bytes_received <= sent(&a2)
-        && b2.is_some_and(|b2| a2.bytes_received <= sent(&b2))
-        && a1.bytes_received <= sent(&b1)
-}
-
-fn established(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
-    Socket(socket).tcp_info().ok().filter(|info| info.state == ESTABLISHED)
-}
-
-fn sent(info: &TcpInfo) -> u64 {
-    info.bytes_sent.saturating_add(info.bytes_not_sent)
 }
 
 /// Returns IPv4-mapped IPv6 addresses as IPv4. Drops the scope, which only addresses of sockets

@@ -15,7 +15,8 @@
 //! | `facts` | what the kernel says of an offered socket |
 //! | [`listing`] | the list of pairs and of refused offers |
 //! | [`counters`] | what the service counts |
-//! | [`closing`] | closes descriptors that processes have sent, in threads of each user |
+//! | [`closing`] | threads of each user, which close and read descriptors that its processes have sent |
+//! | `inbox` | messages of a process as they are received |
 //! | `outbox` | answers that a process has not read yet |
 //! | `ask` | the client's half of `listing` and `counters`, for `fastsock ss` and `stat` |
 //! | `registry` | offers that wait, pairs that were found, and their bounds |
@@ -26,6 +27,7 @@ pub mod client;
 pub mod closing;
 pub mod counters;
 mod facts;
+mod inbox;
 pub mod listing;
 pub mod message;
 mod outbox;

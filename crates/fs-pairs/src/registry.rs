@@ -1,10 +1,13 @@
-//! Offers that wait for their other end, and matched pairs. The only system calls are those of
-//! `facts`.
+//! Offers that wait for their other end, and matched pairs. No system call here takes the lock of an
+//! offered socket: the service's loop gets what a thread of the socket's user has seen
+//! ([`crate::closing`]).
 //!
 //! An offer holds a duplicate of its descriptor while it waits: otherwise the check that both ends
 //! are established could read another socket. A process that closes the socket sends a message
 //! first ([`Registry::forget`]), because the kernel sends the FIN only after the duplicate is
 //! closed.
+
+mod rows;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -12,25 +15,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fs_carrier::exact::Carried;
-use fs_carrier::traffic::{Traffic, traffic};
-
 use crate::closing::Foreign;
 use crate::counters::Counters;
-use crate::facts::{self, Facts};
-use crate::listing::{Process, ROWS, Row};
+use crate::facts::{self, Facts, Seen};
+use crate::listing::Process;
 use crate::message::{Number, Reason};
-
-/// Refused offers that are listed. More: memory. Fewer: on a busy host they disappear before an
-/// operator lists them.
-const REFUSED: usize = 256;
-/// The number of the first row of refused offers. Rows of pairs are numbered from 1.
-const FIRST_REFUSED: u64 = 1 << 63;
-
-/// Time for which counters are answered again, for each pair. One pread(2) for each pair, about
-/// 0.5 µs, makes the sum. Longer: counters are older, by 300 ms with 30,000 pairs. Shorter: a process
-/// that asks all the time takes more than a twentieth of the service's thread from the others.
-const COUNTERS_LAST: Duration = Duration::from_micros(10);
 
 /// An offer: a client's connection to the service, and the number that the client gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,14 +66,49 @@ pub type CountWire = Box<dyn Fn(&mut Counters) + Send>;
 pub(crate) enum Outcome {
     Waits,
     Refused(Reason),
+    /// A waiting offer seems to be of the other end. Its socket must be read again, and then
+    /// [`Registry::seen_again`] be called.
+    Again(Again, Arc<Foreign>),
     /// The socket of this waiting offer is the other end.
     Matched(Key),
 }
 
+/// Two offers whose sockets seem to be one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Again {
+    /// The offer whose socket is read again.
+    first: Key,
+    /// The other offer.
+    second: Key,
+    /// A number that is used once. A client can use the number of an offer again.
+    id: u64,
+}
+
 #[derive(Debug)]
 enum Held {
-    Waiting { facts: Facts, fd: Foreign, deadline: Instant },
+    Waiting(Waiting),
     End { pair: u64 },
+}
+
+/// An offer without an answer.
+#[derive(Debug)]
+struct Waiting {
+    seen: Seen,
+    fd: Arc<Foreign>,
+    deadline: Instant,
+    role: Role,
+}
+
+/// What a waiting offer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// An offer of the other end.
+    Alone,
+    /// The same, and it is the first of these two.
+    First(Again),
+    /// It is the second of these two. It counts for no limit and is not in `Registry::waiting`: there
+    /// is at most one for each [`Role::First`].
+    Second(Again),
 }
 
 /// A pair that was promoted.
@@ -146,6 +170,7 @@ pub(crate) struct Registry {
     /// The pair of each socket that has one.
     paired: HashMap<u64, u64>,
     last_pair: u64,
+    last_again: u64,
     refused: VecDeque<Refused>,
     last_refused: u64,
     /// Bytes of ended pairs. The other pairs' bytes are in their regions, and current numbers are
@@ -167,18 +192,6 @@ impl core::fmt::Debug for Registry {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let (offers, pairs) = (self.waiting.len(), self.pairs.len());
         f.debug_struct("Registry").field("offers", &offers).field("pairs", &pairs).finish_non_exhaustive()
-    }
-}
-
-fn row(facts: &Facts, ends: [Process; 2], refused: Option<Reason>, age: Duration, traffic: [Traffic; 2]) -> Row {
-    Row { refused, age, netns: facts.netns, local: facts.local, peer: facts.peer, ends, traffic }
-}
-
-fn add_traffic(counters: &mut Counters, pair: &Pair) {
-    for way in pair.file.as_ref().and_then(|file| traffic(file).ok()).into_iter().flatten() {
-        // Both ends can write any value there, so the sum may overflow.
-        counters.ring_bytes = counters.ring_bytes.wrapping_add(way.ring);
-        counters.kernel_bytes = counters.kernel_bytes.wrapping_add(way.kernel);
     }
 }
 
@@ -220,21 +233,31 @@ impl Registry {
     }
 
     /// Handles an offer.
-    pub(crate) fn offer(&mut self, key: Key, fd: Foreign, carried: Carried, now: Instant) -> Outcome {
-        let Some(holder) = self.holders.get(&key.client).copied() else { return Outcome::Refused(Reason::Failed) };
+    pub(crate) fn offer(&mut self, key: Key, fd: Foreign, seen: Result<Seen, Reason>, now: Instant) -> Outcome {
         self.counted.offers += 1;
-        let facts = match Facts::read(fd.as_fd(), carried) {
-            Ok(facts) => facts,
-            Err(reason) => return Outcome::Refused(reason),
-        };
-        let outcome = self.judge(key, holder, facts, fd, now);
+        match seen {
+            Ok(seen) => {
+                let waiting = Waiting { seen, fd: Arc::new(fd), deadline: now + self.limits.wait, role: Role::Alone };
+                self.settle(key, waiting, None, now)
+            }
+            Err(reason) => Outcome::Refused(reason),
+        }
+    }
+
+    fn settle(&mut self, key: Key, offer: Waiting, again: Option<(Key, Seen)>, now: Instant) -> Outcome {
+        let Some(holder) = self.holders.get(&key.client).copied() else { return Outcome::Refused(Reason::Failed) };
+        let facts = offer.seen.facts;
+        let outcome = self.judge(key, holder, offer, again, now);
         if let Outcome::Refused(reason) = outcome {
             self.note_refused(facts, holder.process, reason, now);
         }
         outcome
     }
 
-    fn judge(&mut self, key: Key, holder: Holder, facts: Facts, fd: Foreign, now: Instant) -> Outcome {
+    /// Decides about an offer. `again`: the socket of this waiting offer was read again, after that of
+    /// `offer`.
+    fn judge(&mut self, key: Key, holder: Holder, offer: Waiting, again: Option<(Key, Seen)>, now: Instant) -> Outcome {
+        let facts = offer.seen.facts;
         if self.held.contains_key(&key) || self.paired.contains_key(&facts.cookie) {
             return Outcome::Refused(Reason::Twice);
         }
@@ -244,27 +267,37 @@ impl Registry {
         if !self.may_have_another_end(holder.process) {
             return Outcome::Refused(Reason::Limit);
         }
-        if let Some(other) = self.waiting.get(&mirrored(&facts)).copied()
-            && self.is_other_end(other, &facts, &fd)
+        if let Some(first) = self.waiting.get(&mirrored(&facts)).copied()
+            && let Some(Held::Waiting(other)) = self.held.get_mut(&first)
+            && other.role == Role::Alone
+            && other.seen.facts.mirrors(&facts)
         {
-            return self.pair(other, key, &facts, now);
+            match again {
+                Some((of, again)) if of == first => {
+                    if other.seen.is_connected_to(&offer.seen, &again) && !facts::has_ended(offer.fd.as_fd()) {
+                        return self.pair(first, key, &facts, now);
+                    }
+                }
+                _ => {
+                    self.last_again += 1;
+                    let again = Again { first, second: key, id: self.last_again };
+                    other.role = Role::First(again);
+                    let socket = Arc::clone(&other.fd);
+                    self.hold(key, Waiting { role: Role::Second(again), ..offer });
+                    return Outcome::Again(again, socket);
+                }
+            }
         }
         if holder.offers >= self.limits.offers_of_process || !self.may_have_another_offer(holder.process) {
             return Outcome::Refused(Reason::Limit);
         }
-        if let Some(before) = self.waiting.get(&place(&facts)).copied() {
-            let is_same =
-                matches!(self.held.get(&before), Some(Held::Waiting { facts: f, .. }) if f.cookie == facts.cookie);
-            if is_same {
-                return Outcome::Refused(Reason::Twice);
-            }
-            // The waiting socket has ended, because another socket has its addresses now. Its own
-            // time-out refuses its offer.
+        // Another waiting socket with these addresses has ended, and its own time-out refuses its offer.
+        let before = self.waiting.get(&place(&facts)).and_then(|before| self.waits(*before));
+        if before.is_some_and(|before| before.seen.facts.cookie == facts.cookie) {
+            return Outcome::Refused(Reason::Twice);
         }
-        let deadline = now + self.limits.wait;
         self.waiting.insert(place(&facts), key);
-        self.deadlines.insert((deadline, key), ());
-        self.held.insert(key, Held::Waiting { facts, fd, deadline });
+        self.hold(key, Waiting { role: Role::Alone, ..offer });
         if let Some(holder) = self.holders.get_mut(&key.client) {
             holder.offers += 1;
         }
@@ -294,17 +327,47 @@ impl Registry {
         }
     }
 
-    fn is_other_end(&self, waiting: Key, facts: &Facts, fd: &Foreign) -> bool {
-        match self.held.get(&waiting) {
-            Some(Held::Waiting { facts: first, fd: first_fd, .. }) => {
-                first.mirrors(facts) && facts::are_connected(first_fd, fd)
-            }
-            _ => false,
+    fn waits(&self, key: Key) -> Option<&Waiting> {
+        match self.held.get(&key) {
+            Some(Held::Waiting(waiting)) => Some(waiting),
+            _ => None,
         }
     }
 
+    fn hold(&mut self, key: Key, waiting: Waiting) {
+        self.deadlines.insert((waiting.deadline, key), ());
+        self.held.insert(key, Held::Waiting(waiting));
+    }
+
+    /// Handles the end of an [`Outcome::Again`], in which `seen` was seen. Returns outcomes of offers.
+    pub(crate) fn seen_again(&mut self, again: Again, seen: Result<Seen, Reason>, now: Instant) -> Vec<(Key, Outcome)> {
+        let Again { first, second, .. } = again;
+        let (mut outcomes, mut same) = (Vec::new(), None);
+        if let Some(Held::Waiting(other)) = self.held.get_mut(&first)
+            && other.role == Role::First(again)
+        {
+            other.role = Role::Alone;
+            match seen {
+                Ok(seen) if seen.facts == other.seen.facts => same = Some((first, seen)),
+                // It is no more the connection that was offered.
+                _ => {
+                    let reason = seen.err().unwrap_or(Reason::NotEstablished);
+                    self.end_waiting(first, reason, now);
+                    outcomes.push((first, Outcome::Refused(reason)));
+                }
+            }
+        }
+        if self.waits(second).is_some_and(|offer| offer.role == Role::Second(again))
+            && let Some(offer) = self.stop_waiting(second)
+        {
+            outcomes.push((second, self.settle(second, offer, same, now)));
+        }
+        outcomes
+    }
+
     fn pair(&mut self, first: Key, second: Key, facts: &Facts, now: Instant) -> Outcome {
-        let Some(first_facts) = self.stop_waiting(first) else { return Outcome::Refused(Reason::Failed) };
+        let Some(offer) = self.stop_waiting(first) else { return Outcome::Refused(Reason::Failed) };
+        let first_facts = offer.seen.facts;
         self.last_pair += 1;
         let pair = self.last_pair;
         let ends = [Some(first), Some(second)];
@@ -323,22 +386,31 @@ impl Registry {
         Outcome::Matched(first)
     }
 
-    /// Removes a waiting offer and closes its duplicate.
-    fn stop_waiting(&mut self, key: Key) -> Option<Facts> {
-        if !matches!(self.held.get(&key), Some(Held::Waiting { .. })) {
-            return None;
+    /// Removes a waiting offer, whose duplicate is closed when the result is dropped.
+    fn stop_waiting(&mut self, key: Key) -> Option<Waiting> {
+        self.waits(key)?;
+        let Some(Held::Waiting(offer)) = self.held.remove(&key) else { return None };
+        self.deadlines.remove(&(offer.deadline, key));
+        if matches!(offer.role, Role::Second(_)) {
+            return Some(offer);
         }
-        let Some(Held::Waiting { facts, deadline, fd: _closed }) = self.held.remove(&key) else { return None };
-        self.deadlines.remove(&(deadline, key));
-        if self.waiting.get(&place(&facts)) == Some(&key) {
-            self.waiting.remove(&place(&facts));
+        let place = place(&offer.seen.facts);
+        if self.waiting.get(&place) == Some(&key) {
+            self.waiting.remove(&place);
         }
         if let Some(holder) = self.holders.get_mut(&key.client) {
             holder.offers = holder.offers.saturating_sub(1);
             let uid = holder.process.uid;
             self.change_user(uid, |user| user.offers = user.offers.saturating_sub(1));
         }
-        Some(facts)
+        Some(offer)
+    }
+
+    /// Removes a waiting offer that is refused.
+    fn end_waiting(&mut self, key: Key, reason: Reason, now: Instant) {
+        if let (Some(offer), Some(process)) = (self.stop_waiting(key), self.process(key.client)) {
+            self.note_refused(offer.seen.facts, process, reason, now);
+        }
     }
 
     /// Handles a client's message or disconnect. Returns true if the offer was waiting, so that it
@@ -363,7 +435,7 @@ impl Registry {
             self.paired.remove(&row.facts.cookie);
             self.paired.remove(&row.other_cookie);
             let Some(over) = self.pairs.remove(&pair) else { return };
-            add_traffic(&mut self.counted, &over);
+            rows::add_traffic(&mut self.counted, &over);
             // Only now: a user that forgets one end has both sockets in `paired` still.
             for process in over.processes {
                 self.change_user(process.uid, |user| user.ends = user.ends.saturating_sub(1));
@@ -375,10 +447,7 @@ impl Registry {
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<Key> {
         let due: Vec<Key> = self.deadlines.keys().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect();
         for key in &due {
-            let process = self.holders.get(&key.client).map(|holder| holder.process);
-            if let (Some(facts), Some(process)) = (self.stop_waiting(*key), process) {
-                self.note_refused(facts, process, Reason::NoPeer, now);
-            }
+            self.end_waiting(*key, Reason::NoPeer, now);
         }
         due
     }
@@ -393,103 +462,8 @@ impl Registry {
         }
     }
 
-    fn note_refused(&mut self, facts: Facts, process: Process, reason: Reason, at: Instant) {
-        if self.refused.len() >= REFUSED {
-            self.refused.pop_front();
-        }
-        self.last_refused += 1;
-        self.refused.push_back(Refused { number: FIRST_REFUSED + self.last_refused, at, facts, process, reason });
-    }
-
-    /// Counts a refused offer.
-    pub(crate) fn count_refused(&mut self, reason: Reason) {
-        if let Some(i) = Reason::ALL.iter().position(|of| *of == reason) {
-            self.counted.refused[i] += 1;
-        }
-    }
-
-    /// Counts a client that broke the protocol.
-    pub(crate) fn note_malformed(&mut self) {
-        self.counted.malformed += 1;
-    }
-
-    /// Returns the counters, and the numbers of pairs and processes. The client that asks is not
-    /// counted.
-    pub(crate) fn counters(&mut self, now: Instant) -> Counters {
-        if let Some((at, counters)) = self.last_counters
-            && now.saturating_duration_since(at) < COUNTERS_LAST * u32::try_from(counters.pairs).unwrap_or(u32::MAX)
-        {
-            return counters;
-        }
-        let [processes, pairs, waiting] =
-            [self.holders.len().saturating_sub(1), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
-        let mut counters = Counters { processes, pairs, waiting, ..self.counted };
-        self.pairs.values().for_each(|pair| add_traffic(&mut counters, pair));
-        if let Some(wire) = &self.wire {
-            wire(&mut counters);
-        }
-        self.last_counters = Some((now, counters));
-        counters
-    }
-
-    /// Returns some rows after `after`, and the last one's number. `sees` returns whether the
-    /// client may see a user's rows.
-    pub(crate) fn rows(&self, after: u64, now: Instant, sees: impl Fn(u32) -> bool) -> (Vec<Row>, u64) {
-        let (mut rows, mut last) = (Vec::new(), after);
-        for (number, pair) in self.pairs.range(after.saturating_add(1)..) {
-            if rows.len() == ROWS {
-                return (rows, last);
-            }
-            last = *number;
-            if !pair.processes.iter().any(|process| sees(process.uid)) {
-                continue;
-            }
-            let traffic = pair.file.as_ref().and_then(|file| traffic(file).ok()).unwrap_or_default();
-            let age = now.saturating_duration_since(pair.since);
-            rows.push(row(&pair.facts, pair.processes, None, age, traffic));
-        }
-        for refused in self.refused.iter().filter(|refused| refused.number > after && sees(refused.process.uid)) {
-            if rows.len() == ROWS {
-                break;
-            }
-            last = refused.number;
-            let age = now.saturating_duration_since(refused.at);
-            let processes = [refused.process, Process::default()];
-            rows.push(row(&refused.facts, processes, Some(refused.reason), age, Default::default()));
-        }
-        (rows, last)
-    }
-
     /// Returns the time at which the next offer times out.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.keys().next().map(|(at, _)| *at)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A process that asks for counters all the time does not make the service read all pairs each
-    /// time.
-    #[test]
-    fn counters_of_many_pairs_are_read_now_and_then() {
-        let mut registry = Registry::new(Limits::default());
-        let start = Instant::now();
-        let promoted = |registry: &mut Registry, n: u64| {
-            let at = SocketAddr::from(([127, 0, 0, 1], 1));
-            let facts = Facts { netns: 0, cookie: n, local: at, peer: at };
-            let processes = [Process::default(); 2];
-            registry
-                .pairs
-                .insert(n, Pair { facts, other_cookie: n, since: start, ends: [None; 2], processes, file: None });
-        };
-        // Without pairs the counters are always new.
-        assert_eq!(registry.counters(start).pairs, 0);
-        (0..1000).for_each(|n| promoted(&mut registry, n));
-        assert_eq!(registry.counters(start).pairs, 1000);
-        promoted(&mut registry, 1000);
-        assert_eq!(registry.counters(start + COUNTERS_LAST * 999).pairs, 1000);
-        assert_eq!(registry.counters(start + COUNTERS_LAST * 1000).pairs, 1001);
     }
 }

@@ -1,5 +1,7 @@
 //! The loop over the service's socket.
 
+mod requests;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use fs_carrier::region::{End, Region};
@@ -16,23 +19,23 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::closing::{User, Users};
-use crate::counters;
-use crate::listing::{self, Process};
-use crate::message::{Answer, LEN, Reason, Request};
+use crate::facts::Seen;
+use crate::inbox::Message;
+use crate::listing::Process;
+use crate::message::{Answer, Reason};
 use crate::outbox::Outbox;
-use crate::registry::{Key, Outcome, Registry};
-use crate::sys::{Credentials, credentials, receive};
+use crate::registry::{Again, Key, Registry};
+use crate::sys::{Credentials, credentials};
 
 pub use crate::registry::{Broker, CountWire, Limits, Permit};
-use rustix::process::geteuid;
 
 /// Bytes of each ring. Larger: more cache and, when used, more memory. Smaller: large messages fall
 /// back to the kernel more often. Untouched pages cost nothing.
 const RING: usize = 64 << 10;
 /// The backlog of the service's socket.
 const BACKLOG: i32 = 1024;
-/// Messages of one client that are answered in one turn, so that no client delays the others for
-/// long.
+/// Messages of one client that are read in one turn. More: a client delays the others for longer.
+/// Fewer: a client with many offers waits more often for a thread of its user.
 const MESSAGES_PER_TURN: usize = 16;
 /// Maximum number of events of one turn.
 const EVENTS: usize = 64;
@@ -44,11 +47,27 @@ const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST_CLIENT: u64 = 2;
 
-/// A request from another thread to a service.
+/// What other threads share with a service.
 #[derive(Debug)]
 struct Shared {
     wake: OwnedFd,
     stops: AtomicBool,
+}
+
+impl Shared {
+    fn wake(&self) {
+        // A full counter is readable already.
+        let _written = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// What a thread of a user has read from sockets.
+#[derive(Debug)]
+enum Report {
+    /// From those of a client's offers.
+    Offers(u64, Vec<Message>),
+    /// From that of a waiting offer.
+    Again(Again, Result<Seen, Reason>),
 }
 
 /// Ends a running service, from any thread.
@@ -59,8 +78,7 @@ impl Handle {
     /// Ends [`Service::run`].
     pub fn stop(&self) {
         self.0.stops.store(true, Ordering::Release);
-        // A full counter is readable already.
-        let _written = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
+        self.0.wake();
     }
 }
 
@@ -69,6 +87,11 @@ impl Handle {
 struct Client {
     outbox: Outbox,
     user: Arc<User>,
+    /// A thread reads the sockets of this client's offers. Until then, its next messages stay in the
+    /// socket: they are handled in their order, and a client that sends more is not read.
+    is_paused: bool,
+    /// The events of the epoll set.
+    watched: EventFlags,
 }
 
 /// The match service.
@@ -95,6 +118,8 @@ pub struct Service {
     broker: Option<Broker>,
     next_client: u64,
     registry: Registry,
+    reports: Sender<Report>,
+    inbox: Receiver<Report>,
 }
 
 impl Service {
@@ -116,6 +141,7 @@ impl Service {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let (reports, inbox) = channel();
         Ok(Service {
             listener,
             epoll,
@@ -129,6 +155,8 @@ impl Service {
             broker: None,
             next_client: FIRST_CLIENT,
             registry: Registry::new(limits),
+            reports,
+            inbox,
         })
     }
 
@@ -195,11 +223,10 @@ impl Service {
         for event in &events[..n] {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                // Never read: its event means that the service must end.
-                WAKE => {}
+                WAKE => self.resume(),
                 client => {
                     self.flush(client);
-                    self.serve(client);
+                    self.serve(client, event.flags);
                 }
             }
         }
@@ -238,79 +265,8 @@ impl Service {
             return;
         }
         self.next_client += 1;
-        self.clients.insert(client, Client { outbox: Outbox::new(socket), user });
-    }
-
-    /// Answers a client's messages. Disconnects a client that breaks the protocol.
-    fn serve(&mut self, client: u64) {
-        for _ in 0..MESSAGES_PER_TURN {
-            let Some(Client { outbox, user }) = self.clients.get(&client) else { return };
-            if user.is_stuck() {
-                return self.drop_client(client);
-            }
-            let mut bytes = [0; LEN];
-            let received = match receive(outbox.as_fd(), &mut bytes, |fd| user.own(fd.into_owned())) {
-                Ok(received) => received,
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                Err(_) => return self.drop_client(client),
-            };
-            if received.is_long {
-                return self.cut_off(client);
-            }
-            match (bytes.get(..received.len).and_then(Request::decode), received.fd) {
-                (Some(Request::Offer { number, carried }), Some(fd)) => {
-                    let key = Key { client, number };
-                    match self.registry.offer(key, fd, carried, Instant::now()) {
-                        Outcome::Waits => {}
-                        Outcome::Refused(reason) => self.refuse(key, reason),
-                        Outcome::Matched(other) => self.connect([other, key]),
-                    }
-                }
-                // The service had no descriptor for the offered socket.
-                (Some(Request::Offer { number, .. }), None) if received.is_lost => {
-                    self.refuse(Key { client, number }, Reason::Failed);
-                }
-                (Some(Request::Forget(number)), None) => {
-                    // Every offer gets one answer, because the client counts them.
-                    if self.registry.forget(Key { client, number }) {
-                        let _sent = self.answer(client, Answer::Refused { number, reason: Reason::NoPeer }, None);
-                    } else if let Some(Client { outbox, .. }) = self.clients.get_mut(&client) {
-                        outbox.withdraw(number);
-                    }
-                }
-                (Some(Request::List { after }), None) => self.list(client, after),
-                (Some(Request::Count), None) => self.count(client),
-                (Some(Request::Device), None) => return self.hand_over(client),
-                // An empty message is the end of the connection, not a protocol error.
-                _ if received.len == 0 => return self.drop_client(client),
-                _ => return self.cut_off(client),
-            }
-        }
-    }
-
-    /// Hands a client's connection over to the broker, or closes it if there is no broker.
-    fn hand_over(&mut self, client: u64) {
-        let process = self.registry.process(client);
-        let outbox = self.take_client(client);
-        let (Some(broker), Some(process), Some(outbox)) = (&self.broker, process, outbox) else { return };
-        if let Some(socket) = outbox.into_socket().into_owned() {
-            broker(socket, process);
-        }
-    }
-
-    /// Sends a record of the rows that a client may see.
-    fn list(&mut self, client: u64, after: u64) {
-        let Some(own) = self.registry.user(client) else { return };
-        let is_all = own == 0 || own == geteuid().as_raw();
-        let (rows, next) = self.registry.rows(after, Instant::now(), |uid| is_all || uid == own);
-        // After an error the client is disconnected.
-        let _sent = self.send(client, &listing::record(&rows, next));
-    }
-
-    fn count(&mut self, client: u64) {
-        let counters = self.registry.counters(Instant::now());
-        // After an error the client is disconnected.
-        let _sent = self.send(client, &counters::record(&counters));
+        let outbox = Outbox::new(socket);
+        self.clients.insert(client, Client { outbox, user, is_paused: false, watched: EventFlags::IN });
     }
 
     fn region(&self) -> Result<OwnedFd, Errno> {
@@ -367,7 +323,7 @@ impl Service {
         let result = outbox.answer(answer, file);
         let waits = outbox.is_waiting() && !was_waiting;
         match result {
-            Ok(()) if waits => self.watch(client, EventFlags::IN | EventFlags::OUT),
+            Ok(()) if waits => self.watch(client),
             Ok(()) | Err(Errno::TOOMANYREFS) => {}
             Err(_) => self.drop_client(client),
         }
@@ -379,16 +335,22 @@ impl Service {
         match self.clients.get_mut(&client) {
             Some(Client { outbox, .. }) if outbox.is_waiting() => match outbox.flush() {
                 Ok(()) if outbox.is_waiting() => {}
-                Ok(()) => self.watch(client, EventFlags::IN),
+                Ok(()) => self.watch(client),
                 Err(_) => self.drop_client(client),
             },
             _ => {}
         }
     }
 
-    fn watch(&mut self, client: u64, flags: EventFlags) {
-        let Some(Client { outbox, .. }) = self.clients.get(&client) else { return };
-        if epoll::modify(&self.epoll, outbox, EventData::new_u64(client), flags).is_err() {
+    /// Waits for the events that a client needs now.
+    fn watch(&mut self, client: u64) {
+        let Some(Client { outbox, is_paused, watched, .. }) = self.clients.get_mut(&client) else { return };
+        let mut events = EventFlags::empty();
+        events.set(EventFlags::IN, !*is_paused);
+        events.set(EventFlags::OUT, outbox.is_waiting());
+        if core::mem::replace(watched, events) != events
+            && epoll::modify(&self.epoll, outbox, EventData::new_u64(client), events).is_err()
+        {
             self.drop_client(client);
         }
     }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::held_unsafe::Held;
 use common::*;
 use fs_carrier::exact::Carried;
 use fs_pairs::message::{Answer, LEN, Request};
@@ -158,6 +159,97 @@ fn descriptors_that_block_in_close_delay_nobody() {
     many.send(&[0; LEN], &fds).expect("sent");
     drop(socket);
     let service = Running::run(path, service);
+    serves(&service);
+}
+
+/// Runs `work` in a thread of another user. Returns `None` if this one is not root.
+fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (another user)");
+        return None;
+    }
+    let nobody = rustix::process::Uid::from_raw(65534);
+    let become_nobody = || rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("nobody");
+    let run = move || {
+        become_nobody();
+        work()
+    };
+    Some(std::thread::scope(|scope| scope.spawn(run).join().expect("no panic")))
+}
+
+/// A user offers sockets while its threads hold their locks: the kernel answers no question about
+/// them.
+#[test]
+fn held_sockets_delay_only_their_user() {
+    let service = Running::start();
+    let connections: Vec<_> = (0..8).map(|_| connection()).collect();
+    let connect = || (0..8).map(|_| Raw::connect(&service)).collect::<Vec<_>>();
+    let Some(hostile) = as_nobody(connect) else { return };
+    let held: Vec<_> = connections.iter().map(|(a, _)| Held::new(a)).collect();
+    let message = Request::Offer { number: Number(1), carried: Carried::default() }.encode();
+    for (raw, (a, _)) in hostile.iter().zip(&connections) {
+        raw.send(&message, &[a.as_fd()]).expect("sent");
+    }
+    serves(&service);
+    // The other ends of these connections wait for nobody.
+    let client = service.client();
+    for (_, b) in &connections {
+        let number = offer(&client, b);
+        assert_eq!(refused(&client, number), Reason::NoPeer);
+    }
+    serves(&service);
+    // A process that ends is forgotten at once.
+    let processes = || fs_pairs::counters::count(&service.path).expect("counters").processes;
+    let others = processes() - 8;
+    drop(hostile);
+    let end = Instant::now() + Duration::from_secs(60);
+    while processes() > others {
+        assert!(Instant::now() < end, "{} processes", processes());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(held);
+    // All threads of the user have ended their work.
+    for (a, _) in &connections {
+        while duplicates(a) > 1 {
+            assert!(Instant::now() < end, "{} descriptors", duplicates(a));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The same after the offers: the kernel must be asked about a waiting socket again when its other
+/// end is offered.
+#[test]
+fn sockets_that_are_held_later_delay_only_their_user() {
+    let service = Running::with(Limits { wait: Duration::from_secs(2), ..Limits::default() });
+    let connections: Vec<_> = (0..8).map(|_| connection()).collect();
+    let Some(hostile) = as_nobody(|| {
+        let client = service.client();
+        for (a, _) in &connections {
+            offer(&client, a);
+        }
+        client
+    }) else {
+        return;
+    };
+    wait_for_offers(&service, 8);
+    let held: Vec<_> = connections.iter().map(|(a, _)| Held::new(a)).collect();
+    let client = service.client();
+    let numbers: Vec<_> = connections.iter().map(|(_, b)| offer(&client, b)).collect();
+    // The same process as the one that waits for them.
+    let (a, b) = connection();
+    let own = [offer(&client, &a), offer(&client, &b)];
+    matched(&client, own[0]);
+    matched(&client, own[1]);
+    for number in numbers {
+        assert_eq!(refused(&client, number), Reason::NoPeer);
+    }
+    assert!(!client.is_waiting());
+    drop(held);
+    while hostile.is_waiting() {
+        assert!(matches!(answer(&hostile), Offered::Refused { reason: Reason::NoPeer, .. }));
+    }
     serves(&service);
 }
 

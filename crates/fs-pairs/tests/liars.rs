@@ -1,6 +1,6 @@
 //! Random clients that lie, next to honest ones: messages with changed bytes, of other lengths and out
-//! of order, descriptors that are missing, too many or of another kind, answers that nobody reads, and
-//! disconnects at every step. The honest ones are served, limits hold, and nothing is left.
+//! of order, descriptors that are missing, too many or of another kind, sockets whose lock is held,
+//! answers that nobody reads, and disconnects at every step. The honest ones are served, limits hold, and nothing is left.
 //!
 //! A failure prints its seed: `SEED=N cargo test -p fs-pairs --test liars -- --include-ignored` plays
 //! that one alone. SECONDS sets the duration of the long test (60).
@@ -12,6 +12,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use common::held_unsafe::Held;
 use common::*;
 use fs_carrier::exact::Carried;
 use fs_carrier::pair::Pair;
@@ -145,6 +146,7 @@ fn step(
     liars: &mut Vec<OwnedFd>,
     kinds: &Kinds,
     peers: &mut Vec<TcpStream>,
+    held: &mut Vec<Held>,
     random: &mut fastrand::Rng,
 ) {
     if liars.is_empty() || random.u8(..8) == 0 {
@@ -166,8 +168,23 @@ fn step(
             }
         }
         // Honest processes of the same user would wait too.
-        5 if peers.len() < 6 && rustix::process::geteuid().is_root() => {
+        5 if peers.len() < 12 && rustix::process::geteuid().is_root() => {
             peers.push(send_lingering(&liars[n], &draw_message(random)));
+        }
+        // One end is held before or after its offer, the other one may be offered too.
+        8 if held.len() < 6 && rustix::process::geteuid().is_root() => {
+            let (a, b) = connection();
+            let offer = Request::Offer { number: Number(random.u64(..)), carried: Carried::default() }.encode();
+            if random.bool() {
+                send(&liars[n], &offer, &[a.as_fd()]);
+            }
+            held.push(Held::new(&a));
+            for (socket, is_offered) in [(&a, random.bool()), (&b, random.bool())] {
+                if is_offered {
+                    send(&liars[random.usize(..liars.len())], &offer, &[socket.as_fd()]);
+                }
+            }
+            peers.extend([a, b]);
         }
         // All that it has. A message with an error would end the connection, and all offers with it.
         7 => {
@@ -261,11 +278,11 @@ fn program(seed: u64) {
     let honest = Honest([service.client(), service.client()]);
     honest.end(honest.pair());
     let before = descriptors();
-    let (mut liars, mut peers) = (Vec::new(), Vec::new());
+    let (mut liars, mut peers, mut held) = (Vec::new(), Vec::new(), Vec::new());
     let kinds = Kinds::new(&mut random, &service, connections);
     let kept = honest.pair();
     for number in 0..random.usize(50..300) {
-        step(&service, &mut liars, &kinds, &mut peers, &mut random);
+        step(&service, &mut liars, &kinds, &mut peers, &mut held, &mut random);
         if number % 16 == 0 {
             honest.end(honest.pair());
             kept.talk();
@@ -273,7 +290,7 @@ fn program(seed: u64) {
         }
     }
     honest.end(kept);
-    drop((liars, kinds, peers));
+    drop((liars, kinds, held, peers));
     // Offers end by time; closing threads end what a close blocks.
     eventually(|| {
         let counters = count(&service.path).expect("counters");

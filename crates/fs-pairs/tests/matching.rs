@@ -3,16 +3,18 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use common::*;
 use fs_carrier::exact::Carried;
 use fs_carrier::kernel::RecvMode;
+use fs_pairs::counters::count;
 use fs_pairs::listing::list;
 use fs_pairs::service::Limits;
 use fs_pairs::{Offered, Reason};
+use rustix::net::{AddressFamily, SocketType};
 
 #[test]
 fn two_ends_are_matched_and_use_the_ring() {
@@ -121,6 +123,43 @@ fn ended_connection_is_refused() {
     }
 }
 
+/// A process offers a socket, and connects it to another peer (connect(2) with AF_UNSPEC). Then
+/// another socket connects from the offered one's address to its former peer.
+#[test]
+fn reconnected_socket_gets_no_ring_of_its_former_addresses() {
+    let service = Running::with(Limits { wait: Duration::from_secs(5), ..Limits::default() });
+    let [liar, client_a, client_b] = [(); 3].map(|()| service.client());
+    let [listener, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let bound = |at: SocketAddr| {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true).expect("set");
+        rustix::net::bind(&socket, &at).expect("bind");
+        TcpStream::from(socket)
+    };
+    let connect = |socket: &TcpStream, to: &TcpListener| {
+        rustix::net::connect(socket, &to.local_addr().expect("its address")).expect("connect");
+        to.accept().expect("accept").0
+    };
+    let socket = bound(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let former = connect(&socket, &listener);
+    let address = socket.local_addr().expect("its address");
+    let stale = offer(&liar, &socket);
+    // Refused at once, so the offer before it has been taken.
+    let not_tcp = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let refused_at_once = liar.offer(not_tcp.as_fd(), Carried::default()).expect("a service");
+    assert_eq!(refused(&liar, refused_at_once), Reason::NotTcp);
+    rustix::net::connect_unspec(&socket).expect("disconnect");
+    drop(former);
+    let _elsewhere = connect(&socket, &other);
+    let a = bound(address);
+    let b = connect(&a, &listener);
+    let (number_b, number_a) = (offer(&client_b, &b), offer(&client_a, &a));
+    matched(&client_b, number_b);
+    matched(&client_a, number_a);
+    liar.forget(stale);
+    refused(&liar, stale);
+}
+
 #[test]
 fn too_many_counted_bytes_are_refused() {
     let service = Running::start();
@@ -137,10 +176,11 @@ fn too_many_counted_bytes_are_refused() {
 
 #[test]
 fn socket_is_offered_once() {
-    let service = Running::start();
+    let service = Running::with(Limits { wait: Duration::from_secs(60), ..Limits::default() });
     let (client_a, client_b) = (service.client(), service.client());
     let (a, b) = connection();
     let number = offer(&client_a, &a);
+    wait_for_offers(&service, 1);
     let again = offer(&client_b, &a);
     assert_eq!(refused(&client_b, again), Reason::Twice);
     let other = offer(&client_b, &b);
@@ -153,17 +193,13 @@ fn socket_is_offered_once() {
     client_a.forget(number);
     client_b.forget(other);
     let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
-        match (answer(&client_a), answer(&client_b)) {
-            (Offered::Matched { number: of_a, .. }, Offered::Matched { number: of_b, .. }) => {
-                assert_eq!((of_a, of_b), (number_a, number_b));
-                return;
-            }
-            // The service reads the two connections in any order.
-            _ => assert!(Instant::now() < end, "not matched again"),
-        }
+    while count(&service.path).expect("counters").pairs > 0 {
+        assert!(Instant::now() < end, "the pair is not over");
+        std::thread::sleep(Duration::from_millis(1));
     }
+    let (number, other) = (offer(&client_a, &a), offer(&client_b, &b));
+    matched(&client_a, number);
+    matched(&client_b, other);
 }
 
 /// A socket that is connected to itself is its own mirror.
@@ -171,10 +207,9 @@ fn socket_is_offered_once() {
 fn self_connected_socket_is_not_matched() {
     let service = Running::start();
     let client = service.client();
-    let socket =
-        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).expect("a socket");
-    rustix::net::bind(&socket, &"127.0.0.1:0".parse::<std::net::SocketAddr>().expect("an address")).expect("bind");
-    let own: std::net::SocketAddr = rustix::net::getsockname(&socket).expect("a name").try_into().expect("an address");
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    rustix::net::bind(&socket, &"127.0.0.1:0".parse::<SocketAddr>().expect("an address")).expect("bind");
+    let own: SocketAddr = rustix::net::getsockname(&socket).expect("a name").try_into().expect("an address");
     rustix::net::connect(&socket, &own).expect("connect");
     let again = rustix::io::fcntl_dupfd_cloexec(&socket, 0).expect("a duplicate");
     let number = offer(&client, &socket);

@@ -3,6 +3,8 @@
 
 #[path = "descriptor_unsafe.rs"]
 pub(crate) mod descriptor_unsafe;
+#[path = "held_unsafe.rs"]
+pub(crate) mod held_unsafe;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -87,6 +89,16 @@ pub(crate) fn carried(socket: impl AsFd) -> Carried {
 /// Offers a socket with the kernel's own counts.
 pub(crate) fn offer(client: &Client, socket: impl AsFd) -> Number {
     client.offer(socket.as_fd(), carried(&socket)).expect("a service that takes offers")
+}
+
+/// Waits until so many offers wait for their other ends. The offers of several clients are taken in any
+/// order.
+pub(crate) fn wait_for_offers(service: &Running, number: u64) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while fs_pairs::counters::count(&service.path).expect("counters").waiting < number {
+        assert!(Instant::now() < end, "the offers do not wait");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Waits for the next answer.
