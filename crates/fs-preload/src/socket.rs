@@ -154,9 +154,12 @@ impl Socket {
         // The end of TCP_CORK also sends what MSG_MORE holds back. The kernel holds nothing back as long as the ring carries (P6).
         let ring_carries = || !self.pair.words()[0].kernel_carries();
         if !self.is_current() || !ring_carries() {
+            kernel.corks();
             return false;
         }
-        kernel.defer_cork();
+        if !kernel.defer_cork() {
+            return false;
+        }
         // Another thread that pins the socket sees the note, or this one sees that the kernel carries.
         if !ring_carries() {
             kernel.tell_cork();

@@ -210,6 +210,7 @@ static void cork(struct end *e, int on) { CHECK(setsockopt(e->fd, IPPROTO_TCP, T
 static void cork_client(struct end *e) {
     int on = -1, st; socklen_t n = sizeof on;
     cork(e, 1); CHECK(getsockopt(e->fd, IPPROTO_TCP, TCP_CORK, &on, &n) == 0); printf("asked %d, kernel %d\n", on, kernel_cork(e->fd)); cork(e, 0); printf("ended %d\n", kernel_cork(e->fd));
+    rounds(e, 100, 0); cork(e, 1); CHECK(getsockopt(e->fd, IPPROTO_TCP, TCP_CORK, &on, &n) == 0); cork(e, 1); cork(e, 0); printf("twice %d\n", kernel_cork(e->fd));
     for (int i = 0; i < 2; i++) {
         rounds(e, 100, 0); cork(e, 1); fflush(stdout);
         pid_t p = i ? vfork() : fork(); if (!p) _exit(kernel_cork(e->fd));
@@ -220,7 +221,7 @@ static void cork_client(struct end *e) {
     rounds(e, 100, 0); cork(e, 1); int other = dup(e->fd); printf("dup %d\n", kernel_cork(other)); cork(e, 0); printf("ended %d\n", kernel_cork(other)); close(other);
     rounds(e, 100, 0); meet(e);
 }
-static void cork_server(struct end *e) { rounds(e, 501, 0); meet(e); }
+static void cork_server(struct end *e) { rounds(e, 601, 0); meet(e); }
 
 static void urgent_send(struct end *e) { put(e, 100); CHECK(send(e->fd, "!", 1, MSG_OOB) == 1); put(e, 100); meet(e); rounds(e, 200, 0); meet(e); }
 static void urgent_receive(struct end *e) { meet(e); usleep(5000); char c = 0; get(e, 100); ssize_t r = recv(e->fd, &c, 1, MSG_OOB); printf("urgent %zd %c\n", r, c); get(e, 100); rounds(e, 200, 0); meet(e); }
