@@ -145,7 +145,7 @@ impl Socket {
     }
 
     /// E6 for the application's TCP_CORK: the kernel is told before it gets bytes. A program that corks each answer saves two system calls.
-    /// The caller has called [`crate::set::expect_tell`]. Returns false if the kernel has to be told now.
+    /// Returns false if the kernel has to be told now.
     pub(crate) fn defer_cork(&self, corks: bool) -> bool {
         let kernel = self.pair.kernel();
         if !corks {

@@ -7,11 +7,12 @@ pub(crate) mod polled;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use fs_carrier::kernel::{Errno, Event};
 use fs_carrier::set::{Member, Set};
 
+use crate::child;
 use crate::object::{Body, Held};
 use crate::process;
 use crate::slot::{Kind, Slot};
@@ -21,9 +22,6 @@ use crate::sys::kernel::{Fd, SetCall};
 use crate::table;
 
 pub(crate) use polled::Polled;
-
-/// True if a set may have deferred epoll_ctl(2) calls, or a socket a deferred TCP_CORK.
-static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 
 impl Polled {
     fn set(&self) -> &Current<Set<Fd>> {
@@ -121,19 +119,10 @@ impl Polled {
     }
 }
 
-/// A change is about to be deferred. Called before it, so that a fork of another thread finds it.
-pub(crate) fn expect_tell() {
-    if !IS_UNTOLD.load(Ordering::Relaxed) {
-        IS_UNTOLD.store(true, Ordering::Relaxed);
-    }
-}
-
 /// E6: makes the deferred calls: before a fork, and before a socket or a set is used in another
-/// way.
+/// way. A child does not make those of its parent's threads.
 pub(crate) fn tell_all() {
-    if !IS_UNTOLD.swap(false, Ordering::Relaxed) {
-        return;
-    }
+    child::notice_fork();
     table::for_each(|number, slot| {
         let Some(held) = slot.object.hold() else { return };
         match held.body() {
@@ -154,12 +143,13 @@ pub(crate) fn tell(socket: &Socket) {
     }
 }
 
-/// Frees, in a new child, the locks that a thread of the parent may have held.
+/// Frees, in a new child, the locks that a thread of the parent may have held. The parent makes its threads' deferred calls.
 pub(crate) fn begin_child() {
     table::for_each(|_, slot| {
         let Some(held) = slot.object.hold() else { return };
         if let Some(socket) = held.socket() {
             socket.break_lock();
+            socket.pair().kernel().begin_child();
         }
         held.release();
     });
@@ -254,7 +244,6 @@ pub(crate) fn control(
         socket.pin();
     }
     if polled.is_own() {
-        expect_tell();
         if socket.defer(call, polled.id(), fd, operation, (events, data)) {
             held.release();
             return Ok(0);

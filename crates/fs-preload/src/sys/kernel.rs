@@ -82,6 +82,12 @@ impl Fd {
         self.cork.store(MAY_BE_SET, Ordering::SeqCst);
     }
 
+    /// Forgets, in a new child, what its parent has deferred. A thread of the parent may have held the gate.
+    pub(crate) fn begin_child(&self) {
+        self.cork_gate.break_lock();
+        self.corks();
+    }
+
     /// Handles the end of TCP_CORK. Returns whether the kernel knows nothing of it.
     pub(crate) fn forget_cork(&self) -> bool {
         // Another thread may be telling the kernel. If this fails, the caller is a signal handler in the middle of this function.

@@ -223,6 +223,12 @@ static void cork_client(struct end *e) {
 }
 static void cork_server(struct end *e) { rounds(e, 601, 0); meet(e); }
 
+// A child that only executes a program carries out none of its parent's deferred calls.
+static void *corked_rounds(void *q) { struct end *e = q; while (!is_over) { for (int i = 0; i < 100; i++) { cork(e, 1); put(e, 8); cork(e, 0); } get(e, 800); } return 0; }
+static void cork_is_off(struct end *e) { CHECK(kernel_cork(e->fd) == 0); }
+static void cork_exec(struct end *e) { alarm(60); exec_beside(e, 500, corked_rounds, cork_is_off); shutdown(e->fd, SHUT_WR); meet(e); }
+static void cork_echo(struct end *e) { echo(e); meet(e); }
+
 static void urgent_send(struct end *e) { put(e, 100); CHECK(send(e->fd, "!", 1, MSG_OOB) == 1); put(e, 100); meet(e); rounds(e, 200, 0); meet(e); }
 static void urgent_receive(struct end *e) { meet(e); usleep(5000); char c = 0; get(e, 100); ssize_t r = recv(e->fd, &c, 1, MSG_OOB); printf("urgent %zd %c\n", r, c); get(e, 100); rounds(e, 200, 0); meet(e); }
 
@@ -408,7 +414,7 @@ struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
-    {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
+    {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"cork_exec", cork_echo, cork_exec}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"reused", reused_server, reused_client}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
     {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {"space", space_many, space_few}, {0},
 };
