@@ -69,6 +69,18 @@ fn p1_publishes_and_partial_reads_continue() {
 }
 
 #[test]
+fn receive_that_was_left_in_the_middle_leaves_no_bytes_behind() {
+    let world = World::by_ring();
+    assert_eq!(world.a.send(b"first", false), Ok(5));
+    assert_eq!(world.receive(), b"first");
+    // The thread was killed, or has jumped out, after it had stored the position that it has read up to.
+    world.b.region_side().receive.known_tail.store(0, Ordering::Relaxed);
+    assert_eq!(world.b.recv(&mut [0; 2], RecvMode::NOW), Err(Errno::AGAIN));
+    assert_eq!(world.a.send(b"second", false), Ok(6));
+    assert_eq!(world.receive(), b"second");
+}
+
+#[test]
 fn p3_full_ring_keeps_the_order() {
     let world = World::by_ring();
     let text: Vec<u8> = (0..200).collect();
