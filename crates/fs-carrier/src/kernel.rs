@@ -57,6 +57,11 @@ pub trait Machine {
     /// Returns a monotonic time in nanoseconds.
     fn now_ns(&self) -> u64;
 
+    /// Returns a time of the same clock that may be some milliseconds old, where that costs less: each send needs one (P5).
+    fn coarse_ns(&self) -> u64 {
+        self.now_ns()
+    }
+
     /// Waits for a moment in a loop that spins: a few nanoseconds.
     fn pause(&self);
 

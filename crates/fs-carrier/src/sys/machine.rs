@@ -25,7 +25,20 @@ pub(super) fn is_gone(thread: u32) -> bool {
 /// Returns CLOCK_MONOTONIC in nanoseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
+    time(ClockId::Monotonic)
+}
+
+/// Returns CLOCK_MONOTONIC_COARSE in nanoseconds: the time of the last tick of CLOCK_MONOTONIC, 4 ms ago at most with 250 Hz. It costs 6 ns
+/// and not 30, as the processor's counter is not read.
+#[inline]
+#[must_use]
+pub fn coarse_ns() -> u64 {
+    time(ClockId::MonotonicCoarse)
+}
+
+#[inline]
+fn time(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 

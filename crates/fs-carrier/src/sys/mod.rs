@@ -7,7 +7,7 @@ mod syscall;
 mod wake;
 
 pub use epoll::{Epoll, Interrupter, is_set_empty};
-pub use machine::{after_fork, now_ns, set_only_thread};
+pub use machine::{after_fork, coarse_ns, now_ns, set_only_thread};
 pub use wake::wake_up_ns;
 
 use core::sync::atomic::Ordering;
@@ -92,6 +92,11 @@ impl<F> Machine for Socket<F> {
     #[inline]
     fn now_ns(&self) -> u64 {
         now_ns()
+    }
+
+    #[inline]
+    fn coarse_ns(&self) -> u64 {
+        coarse_ns()
     }
 
     #[inline]

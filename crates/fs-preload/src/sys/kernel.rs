@@ -238,6 +238,11 @@ macro_rules! machine {
             }
 
             #[inline]
+            fn coarse_ns(&self) -> u64 {
+                fs_carrier::sys::coarse_ns()
+            }
+
+            #[inline]
             fn pause(&self) {
                 core::hint::spin_loop();
             }
