@@ -397,6 +397,19 @@ impl Socket {
         self.with_memberships(is_spent) != Some(false)
     }
 
+    /// Leaves one set for good, under any number.
+    pub(crate) fn leave_set(&self, id: u64) {
+        let next = || {
+            self.with_memberships(|all| {
+                let place = all.iter().position(|membership| membership.id == id)?;
+                Some(all.swap_remove(place))
+            })
+        };
+        while let Some(membership) = next().flatten() {
+            membership.leave();
+        }
+    }
+
     /// Leaves all sets, because the last descriptor is about to be closed or the ring has no bytes
     /// left.
     pub(crate) fn leave_sets(&self) {

@@ -2,6 +2,12 @@
 
 mod common;
 
+/// A set that was closed counts no more.
+#[test]
+fn epoll_remade() {
+    assert_eq!(common::same("waits", "epoll_remade").pins, 0);
+}
+
 macro_rules! cases {
     ($($name:ident,)*) => {
         $(#[test]

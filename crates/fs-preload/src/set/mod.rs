@@ -108,6 +108,25 @@ impl Polled {
         has_rest
     }
 
+    /// Takes all sockets out of the set, whose last number is about to be closed. Another process may have it, and its registrations.
+    pub(crate) fn end(&self, call: SetCall) {
+        // In a child that has not used it, the set is its parent's.
+        if self.generation.load(Ordering::Relaxed) != process::generation() {
+            return;
+        }
+        self.set.get().tell(&call);
+        table::for_each(|_, slot| {
+            if slot.registered().is_some_and(|at| at.set == self.id) {
+                slot.deregister();
+            }
+            let Some(held) = slot.object.hold() else { return };
+            if let Some(socket) = held.socket() {
+                socket.leave_set(self.id);
+            }
+            held.release();
+        });
+    }
+
     /// Frees the locks of the calling thread after it has jumped out of a call.
     pub(crate) fn break_own_locks(&self, call: SetCall) {
         self.set().get().break_own_locks(&call);
