@@ -68,6 +68,11 @@ pub trait Machine {
     /// Gives the processor to another thread (sched_yield(2)).
     fn yield_now(&self);
 
+    /// Sleeps for some 50 µs: yields only pass the processor to threads of the same or a higher priority.
+    fn nap(&self) {
+        self.yield_now();
+    }
+
     /// Returns the caller's thread id, never 0.
     fn thread(&self) -> u32;
 

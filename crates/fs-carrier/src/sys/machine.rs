@@ -16,6 +16,16 @@ pub fn set_only_thread(is_only: bool) {
     ONLY_THREAD.store(is_only, Ordering::SeqCst);
 }
 
+/// Time of [`nap`]. More: a thread waits longer for the lock of one with a lower priority; fewer: more wake-ups in vain.
+const NAP_NS: i64 = 50_000;
+
+/// Sleeps for a moment, by a call that the library makes anyway: a filter of system calls may allow no other.
+pub fn nap() {
+    let time = rustix::time::Timespec { tv_sec: 0, tv_nsec: NAP_NS };
+    // A signal ends it early.
+    let _none = rustix::event::poll(&mut [], Some(&time));
+}
+
 pub(super) fn is_gone(thread: u32) -> bool {
     let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else { return true };
     // kill(2) also accepts a thread id.

@@ -251,6 +251,10 @@ macro_rules! machine {
                 super::threads::yield_now();
             }
 
+            fn nap(&self) {
+                super::threads::nap();
+            }
+
             #[inline]
             fn thread(&self) -> u32 {
                 Real(()).thread()
