@@ -262,11 +262,9 @@ pub(crate) fn control(
         // Unread bytes in its ring are reported as before.
         socket.pin();
     }
-    if polled.is_own() {
-        if socket.defer(call, polled.id(), fd, operation, (events, data)) {
-            held.release();
-            return Ok(0);
-        }
+    if polled.is_own() && socket.defer(call, polled.id(), fd, operation, (events, data)) {
+        held.release();
+        return Ok(0);
     }
     tell(socket);
     if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {
