@@ -116,8 +116,10 @@ impl<K: Kernel> Consumer<'_, K> {
         let mode = if peek { RecvMode::PEEK } else { RecvMode::NOW };
         let receive = &self.side.receive;
         let head = self.head();
-        // All ring bytes that were unread at one reading of the word are next to each other in the stream.
-        if Position::new(receive.known_tail.load(Ordering::Relaxed)).since(head) >= into.len() as u64 {
+        // All ring bytes that were unread at one reading of the word are next to each other in the stream. A receive that was left in the
+        // middle may have stored `head` alone: then the distance is longer than any ring.
+        let known = Position::new(receive.known_tail.load(Ordering::Relaxed)).since(head);
+        if known >= into.len() as u64 && known <= self.ring.capacity() {
             self.ring.read(head, into);
             if !peek {
                 self.set_head(head.advance(into.len() as u64));

@@ -57,11 +57,21 @@ pub trait Machine {
     /// Returns a monotonic time in nanoseconds.
     fn now_ns(&self) -> u64;
 
+    /// Returns a time of the same clock that may be some milliseconds old, where that costs less: each send needs one (P5).
+    fn coarse_ns(&self) -> u64 {
+        self.now_ns()
+    }
+
     /// Waits for a moment in a loop that spins: a few nanoseconds.
     fn pause(&self);
 
     /// Gives the processor to another thread (sched_yield(2)).
     fn yield_now(&self);
+
+    /// Sleeps for some 50 µs: yields only pass the processor to threads of the same or a higher priority.
+    fn nap(&self) {
+        self.yield_now();
+    }
 
     /// Returns the caller's thread id, never 0.
     fn thread(&self) -> u32;

@@ -81,12 +81,10 @@ pub(crate) struct ReceiveWords {
 #[repr(C, align(64))]
 pub(crate) struct SendWords {
     pub(crate) lock: Lock,
-    /// Sends through the ring, modulo 2^32: now and then one asks whether the connection has failed (P4).
-    pub(crate) sends: AtomicU32,
     /// The consumer position that is known.
     pub(crate) known_head: AtomicU64,
-    /// When the connection was last asked whether it has failed.
-    pub(crate) checked_ns: AtomicU64,
+    /// From when on a send asks whether the connection has failed, and whether the kernel has to carry (P4, P5).
+    pub(crate) due_ns: AtomicU64,
     /// When bytes last had to go by the kernel (P5).
     pub(crate) passed_ns: AtomicU64,
 }
@@ -128,9 +126,8 @@ mod fresh {
                 },
                 send: SendWords {
                     lock: Lock::new(),
-                    sends: AtomicU32::new(0),
                     known_head: AtomicU64::new(0),
-                    checked_ns: AtomicU64::new(0),
+                    due_ns: AtomicU64::new(0),
                     passed_ns: AtomicU64::new(0),
                 },
             }

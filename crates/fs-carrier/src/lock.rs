@@ -2,7 +2,7 @@
 //!
 //! A lock names the thread that holds it. A waiter takes over the lock of a thread that was killed, and a signal handler learns that it has
 //! interrupted the holder instead of waiting for itself. Sections are some instructions long, or one call that does not sleep, so a waiter
-//! spins and yields; a futex would cost more than what it waits for. What a section guards is valid between any two of its stores:
+//! spins, yields, and sleeps at last; a futex would cost more than what it waits for. What a section guards is valid between any two of its stores:
 //! see `producer.rs` and `consumer.rs` for a holder that died at each point.
 
 use core::sync::atomic::compiler_fence;
@@ -13,7 +13,7 @@ use crate::sync::{AtomicU32, Ordering};
 /// Attempts between two yields of the processor. More: on one processor, spins until the holder's
 /// time slice. Fewer: a system call where the holder needs 50 ns.
 const SPINS: u32 = 64;
-/// Yields between two checks whether the holder lives.
+/// Yields before the first check whether the holder lives, and before the waiter sleeps between attempts; then sleeps between two checks.
 const YIELDS: u32 = 64;
 
 /// A lock. All zeros is a free lock.
@@ -79,7 +79,12 @@ impl Lock {
                 machine.pause();
                 continue;
             }
-            machine.yield_now();
+            // The holder may have a lower real-time priority, and this thread the only processor.
+            if attempts < SPINS * YIELDS {
+                machine.yield_now()
+            } else {
+                machine.nap()
+            }
             let asks = attempts.is_multiple_of(SPINS * YIELDS);
             if asks
                 && machine.is_gone(owner)
@@ -105,5 +110,46 @@ impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+
+    /// A thread with real-time priority: the holder of a lock runs on its processor only while it sleeps.
+    struct Urgent<'a>(&'a Lock, Cell<u32>);
+
+    impl Machine for Urgent<'_> {
+        fn now_ns(&self) -> u64 {
+            0
+        }
+
+        fn pause(&self) {}
+
+        fn yield_now(&self) {
+            self.1.set(self.1.get() + 1);
+            assert!(self.1.get() < 10_000, "a yield gives the holder no time");
+        }
+
+        fn nap(&self) {
+            self.0.break_lock();
+        }
+
+        fn thread(&self) -> u32 {
+            1
+        }
+
+        fn is_gone(&self, _thread: u32) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn waiter_of_a_higher_priority_lets_the_holder_run() {
+        let lock = Lock(AtomicU32::new(2));
+        assert!(lock.lock(&Urgent(&lock, Cell::new(0))).is_ok());
     }
 }

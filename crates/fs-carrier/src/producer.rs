@@ -14,10 +14,8 @@ use crate::spin::Pacing;
 use crate::sync::Ordering;
 use crate::word::{KernelSend, Snapshot};
 
-/// Sends through the ring between two readings of the clock for P4.
-const SENDS_PER_READING: u32 = 64;
 /// Time that a sender uses the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
-/// after the peer's death; shorter: a system call more often.
+/// after the peer's death; shorter: a system call more often. The clock's steps are longer on most kernels.
 const CHECK_NS: u64 = 1_000_000;
 /// Time in which all bytes may use the ring, until some must use the kernel (P5). Longer: a later
 /// firewall rule takes effect later. Shorter: the wake-up of a kernel send, about 70 µs, more
@@ -66,6 +64,10 @@ pub(crate) fn send_short(
     }
     let (send, line) = (&side.send, &direction.line_a);
     prefetch_for_write(&line.word);
+    // P4, P5. The line of the word arrives while the clock is read.
+    if kernel.coarse_ns() >= send.due_ns.load(Ordering::Relaxed) {
+        return None;
+    }
     let _guard = send.lock.try_lock(kernel)?;
     let seen = line.word.load();
     let tail = seen.tail();
@@ -74,20 +76,11 @@ pub(crate) fn send_short(
     if seen.kernel_carries() || !is_empty {
         return None;
     }
-    let sends = send.sends.load(Ordering::Relaxed).wrapping_add(1);
-    // P4, P5.
-    if sends.is_multiple_of(SENDS_PER_READING) {
-        return None;
-    }
     send.known_head.store(tail.bits(), Ordering::Relaxed);
     store_inline(&line.inline, bytes);
     ring.write(tail, bytes);
     line.credit.store(side.receive.head.load(Ordering::Relaxed), Ordering::Release);
-    if !line.word.publish(seen, bytes.len(), bytes.len()) {
-        return None;
-    }
-    send.sends.store(sends, Ordering::Relaxed);
-    Some(())
+    line.word.publish(seen, bytes.len(), bytes.len()).then_some(())
 }
 
 impl<K: Kernel> Producer<'_, K> {
@@ -153,8 +146,9 @@ impl<K: Kernel> Producer<'_, K> {
         if seen.kernel_carries() {
             return Published::Kernel(seen);
         }
-        let sends = send.sends.load(Ordering::Relaxed).wrapping_add(1);
-        if sends.is_multiple_of(SENDS_PER_READING) && self.is_kernel_due() {
+        let now = self.kernel.coarse_ns();
+        let is_due = now >= send.due_ns.load(Ordering::Relaxed);
+        if is_due && self.is_kernel_due(now) {
             return Published::Due;
         }
         let tail = seen.tail();
@@ -175,10 +169,9 @@ impl<K: Kernel> Producer<'_, K> {
             return Published::Kernel(line.word.load());
         }
         self.counters.ring_sends.add();
-        send.sends.store(sends, Ordering::Relaxed);
         drop(guard);
-        if sends.is_multiple_of(SENDS_PER_READING) {
-            self.check_connection();
+        if is_due {
+            self.check_connection(now);
         }
         Published::Yes
     }
@@ -333,9 +326,9 @@ impl<K: Kernel> Producer<'_, K> {
     /// kernel (a firewall rule, a route, a cgroup's BPF program) stops it here too: the consumer
     /// takes the ring again only once it has the kernel's bytes (P6, C5).
     #[cold]
-    fn is_kernel_due(&self) -> bool {
+    fn is_kernel_due(&self, now: u64) -> bool {
         // 0 is the beginning, not a time.
-        let now = self.kernel.now_ns().max(1);
+        let now = now.max(1);
         let passed = &self.side.send.passed_ns;
         let before = passed.load(Ordering::Relaxed);
         if before != 0 && now.wrapping_sub(before) < KERNEL_NS {
@@ -345,8 +338,7 @@ impl<K: Kernel> Producer<'_, K> {
         before != 0
     }
 
-    /// P5, like P3. The caller counts its send before the consumer can make the ring the carrier
-    /// again; otherwise it repeats this.
+    /// P5, like P3. If the consumer makes the ring the carrier again before the caller has counted its send, the caller repeats this.
     #[cold]
     fn leave_ring_once(&self) -> Published {
         self.to_kernel(false);
@@ -355,13 +347,8 @@ impl<K: Kernel> Producer<'_, K> {
 
     /// P4: asks the kernel whether the connection has failed, or the peer has closed its end.
     #[cold]
-    fn check_connection(&self) {
-        let now = self.kernel.now_ns();
-        let checked = &self.side.send.checked_ns;
-        if now.wrapping_sub(checked.load(Ordering::Relaxed)) < CHECK_NS {
-            return;
-        }
-        checked.store(now, Ordering::Relaxed);
+    fn check_connection(&self, now: u64) {
+        self.side.send.due_ns.store(now + CHECK_NS, Ordering::Relaxed);
         let events = self.kernel.events();
         if events.error || events.hang_up {
             self.to_kernel(true);

@@ -11,7 +11,7 @@ use crate::set::{self, Polled};
 use crate::slot::{Kind, Slot, Visit};
 use crate::socket::Socket;
 use crate::sys::heap;
-use crate::sys::kernel::Fd;
+use crate::sys::kernel::{Fd, SetCall};
 use crate::sys::start;
 use crate::table;
 
@@ -135,12 +135,22 @@ fn finish(fd: RawFd, is_closing: bool) {
             promotion::forget(slot);
         }
         Kind::Socket => end_socket(fd, slot.object.hold(), is_closing),
-        Kind::Promoting | Kind::Set | Kind::Plain => {}
+        Kind::Set => end_set(fd, slot.object.hold(), is_closing),
+        Kind::Promoting | Kind::Plain => {}
     }
     slot.end();
     if let Some(held) = slot.object.take() {
         held.release();
     }
+}
+
+/// The sockets of a set that nobody has any more may be in another one.
+fn end_set(fd: RawFd, held: Option<Held>, is_closing: bool) {
+    let Some(held) = held else { return };
+    if let (Body::Set(polled), 1) = (held.body(), held.numbers()) {
+        polled.end(if is_closing { SetCall::new(fd) } else { SetCall::NONE });
+    }
+    held.release();
 }
 
 fn end_socket(fd: RawFd, held: Option<Held>, is_closing: bool) {

@@ -145,7 +145,7 @@ impl Socket {
     }
 
     /// E6 for the application's TCP_CORK: the kernel is told before it gets bytes. A program that corks each answer saves two system calls.
-    /// The caller has called [`crate::set::expect_tell`]. Returns false if the kernel has to be told now.
+    /// Returns false if the kernel has to be told now.
     pub(crate) fn defer_cork(&self, corks: bool) -> bool {
         let kernel = self.pair.kernel();
         if !corks {
@@ -154,9 +154,12 @@ impl Socket {
         // The end of TCP_CORK also sends what MSG_MORE holds back. The kernel holds nothing back as long as the ring carries (P6).
         let ring_carries = || !self.pair.words()[0].kernel_carries();
         if !self.is_current() || !ring_carries() {
+            kernel.corks();
             return false;
         }
-        kernel.defer_cork();
+        if !kernel.defer_cork() {
+            return false;
+        }
         // Another thread that pins the socket sees the note, or this one sees that the kernel carries.
         if !ring_carries() {
             kernel.tell_cork();
@@ -392,6 +395,19 @@ impl Socket {
             all.iter().any(|membership| !membership.is_left && membership.member.is_spent())
         };
         self.with_memberships(is_spent) != Some(false)
+    }
+
+    /// Leaves one set for good, under any number.
+    pub(crate) fn leave_set(&self, id: u64) {
+        let next = || {
+            self.with_memberships(|all| {
+                let place = all.iter().position(|membership| membership.id == id)?;
+                Some(all.swap_remove(place))
+            })
+        };
+        while let Some(membership) = next().flatten() {
+            membership.leave();
+        }
     }
 
     /// Leaves all sets, because the last descriptor is about to be closed or the ring has no bytes

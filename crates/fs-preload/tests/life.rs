@@ -41,6 +41,6 @@ macro_rules! cases {
 
 cases! {
     half_close, close, unread, pipe, dup, fork_used, fork_raw, fork_idle, fork_left, fork_storm, exec, vfork, exec_other, scm, signal, cancel, threads,
-    urgent, cork, stream, number, reused, option, jump, print, print_back, standard, splice,
-    execl, uring, uring_rest, confined_prctl, confined_syscall, space,
+    urgent, cork, cork_exec, stream, number, reused, option, jump, print, print_back, standard, splice,
+    execl, uring, uring_rest, submit, confined_prctl, confined_syscall, space,
 }

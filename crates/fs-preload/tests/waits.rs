@@ -2,6 +2,12 @@
 
 mod common;
 
+/// A set that was closed counts no more.
+#[test]
+fn epoll_remade() {
+    assert_eq!(common::same("waits", "epoll_remade").pins, 0);
+}
+
 macro_rules! cases {
     ($($name:ident,)*) => {
         $(#[test]
@@ -12,5 +18,5 @@ macro_rules! cases {
 }
 
 cases! {
-    poll, ppoll, select, pselect, poll_end, poll_all, epoll_level, epoll_changes, epoll_edge, epoll_once, epoll_nested, epoll_others, epoll_threads, epoll_fork, epoll_dup,
+    poll, ppoll, select, pselect, poll_end, poll_all, epoll_level, epoll_changes, epoll_edge, epoll_once, epoll_nested, epoll_others, epoll_threads, epoll_fork, epoll_exec, epoll_dup,
 }

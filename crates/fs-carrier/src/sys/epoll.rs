@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 
-use super::machine::{ONLY_THREAD, is_gone, now_ns, thread};
+use super::machine::{ONLY_THREAD, is_gone, nap, now_ns, thread};
 use super::syscall;
 use crate::kernel::{Errno, Event, KernelSet, Machine, Registration};
 
@@ -111,6 +111,10 @@ impl Machine for Epoll<'_> {
 
     fn yield_now(&self) {
         rustix::thread::sched_yield();
+    }
+
+    fn nap(&self) {
+        nap();
     }
 
     #[inline]

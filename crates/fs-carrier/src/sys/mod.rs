@@ -7,7 +7,7 @@ mod syscall;
 mod wake;
 
 pub use epoll::{Epoll, Interrupter, is_set_empty};
-pub use machine::{after_fork, now_ns, set_only_thread};
+pub use machine::{after_fork, coarse_ns, nap, now_ns, set_only_thread};
 pub use wake::wake_up_ns;
 
 use core::sync::atomic::Ordering;
@@ -95,12 +95,21 @@ impl<F> Machine for Socket<F> {
     }
 
     #[inline]
+    fn coarse_ns(&self) -> u64 {
+        coarse_ns()
+    }
+
+    #[inline]
     fn pause(&self) {
         core::hint::spin_loop();
     }
 
     fn yield_now(&self) {
         rustix::thread::sched_yield();
+    }
+
+    fn nap(&self) {
+        nap();
     }
 
     #[inline]

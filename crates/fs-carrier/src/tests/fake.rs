@@ -234,7 +234,7 @@ impl Kernel for Fake {
     }
 
     fn events(&self) -> Events {
-        Events { has_room: true, ..Events::default() }
+        Events { has_room: true, peer_closed: self.incoming.queue.lock().unwrap().is_ended, ..Events::default() }
     }
 
     fn receive_limit_ns(&self) -> Result<Option<u64>, Errno> {

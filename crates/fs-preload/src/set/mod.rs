@@ -7,11 +7,12 @@ pub(crate) mod polled;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use fs_carrier::kernel::{Errno, Event};
 use fs_carrier::set::{Member, Set};
 
+use crate::child;
 use crate::object::{Body, Held};
 use crate::process;
 use crate::slot::{Kind, Slot};
@@ -21,9 +22,6 @@ use crate::sys::kernel::{Fd, SetCall};
 use crate::table;
 
 pub(crate) use polled::Polled;
-
-/// True if a set may have deferred epoll_ctl(2) calls, or a socket a deferred TCP_CORK.
-static IS_UNTOLD: AtomicBool = AtomicBool::new(false);
 
 impl Polled {
     fn set(&self) -> &Current<Set<Fd>> {
@@ -110,6 +108,25 @@ impl Polled {
         has_rest
     }
 
+    /// Takes all sockets out of the set, whose last number is about to be closed. Another process may have it, and its registrations.
+    pub(crate) fn end(&self, call: SetCall) {
+        // In a child that has not used it, the set is its parent's.
+        if self.generation.load(Ordering::Relaxed) != process::generation() {
+            return;
+        }
+        self.set.get().tell(&call);
+        table::for_each(|_, slot| {
+            if slot.registered().is_some_and(|at| at.set == self.id) {
+                slot.deregister();
+            }
+            let Some(held) = slot.object.hold() else { return };
+            if let Some(socket) = held.socket() {
+                socket.leave_set(self.id);
+            }
+            held.release();
+        });
+    }
+
     /// Frees the locks of the calling thread after it has jumped out of a call.
     pub(crate) fn break_own_locks(&self, call: SetCall) {
         self.set().get().break_own_locks(&call);
@@ -121,19 +138,10 @@ impl Polled {
     }
 }
 
-/// A change is about to be deferred. Called before it, so that a fork of another thread finds it.
-pub(crate) fn expect_tell() {
-    if !IS_UNTOLD.load(Ordering::Relaxed) {
-        IS_UNTOLD.store(true, Ordering::Relaxed);
-    }
-}
-
 /// E6: makes the deferred calls: before a fork, and before a socket or a set is used in another
-/// way.
+/// way. A child does not make those of its parent's threads.
 pub(crate) fn tell_all() {
-    if !IS_UNTOLD.swap(false, Ordering::Relaxed) {
-        return;
-    }
+    child::notice_fork();
     table::for_each(|number, slot| {
         let Some(held) = slot.object.hold() else { return };
         match held.body() {
@@ -154,12 +162,13 @@ pub(crate) fn tell(socket: &Socket) {
     }
 }
 
-/// Frees, in a new child, the locks that a thread of the parent may have held.
+/// Frees, in a new child, the locks that a thread of the parent may have held. The parent makes its threads' deferred calls.
 pub(crate) fn begin_child() {
     table::for_each(|_, slot| {
         let Some(held) = slot.object.hold() else { return };
         if let Some(socket) = held.socket() {
             socket.break_lock();
+            socket.pair().kernel().begin_child();
         }
         held.release();
     });
@@ -253,12 +262,9 @@ pub(crate) fn control(
         // Unread bytes in its ring are reported as before.
         socket.pin();
     }
-    if polled.is_own() {
-        expect_tell();
-        if socket.defer(call, polled.id(), fd, operation, (events, data)) {
-            held.release();
-            return Ok(0);
-        }
+    if polled.is_own() && socket.defer(call, polled.id(), fd, operation, (events, data)) {
+        held.release();
+        return Ok(0);
     }
     tell(socket);
     if operation == libc::EPOLL_CTL_ADD && !crate::sys::threads::is_single() {

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::heap::{block_signals, restore_signals};
-use super::threads::yield_now;
+use super::threads::wait_for;
 
 /// Runs `work` with signals blocked: it takes a lock that a handler in its middle would keep from another thread, whose lock the handler
 /// may need.
@@ -36,9 +36,7 @@ impl<T> Guarded<T> {
     /// Uses the value. `work` does not wait, and does not use the same value again.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let signals = block_signals();
-        while !self.try_lock() {
-            yield_now();
-        }
+        wait_for(|| self.try_lock());
         // SAFETY: the lock is held.
         let result = work(unsafe { &mut *self.value.get() });
         self.is_locked.store(false, Ordering::Release);
@@ -61,9 +59,7 @@ impl<T> Guarded<T> {
 
     /// Takes the lock and keeps it, around a fork.
     pub(crate) fn lock(&self) {
-        while !self.try_lock() {
-            yield_now();
-        }
+        wait_for(|| self.try_lock());
     }
 
     /// Frees the lock: after [`Guarded::lock`], or in a child of fork(2) where a thread of the parent held it.

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::threads::yield_now;
+use super::threads::wait_for;
 use crate::confined;
 
 struct Heap;
@@ -90,9 +90,7 @@ pub(crate) fn with_lock<T>(work: impl FnOnce() -> T) -> T {
 
 /// Takes the lock around a fork, so that the child finds the lists whole.
 pub(crate) fn lock() {
-    while LOCK.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        yield_now();
-    }
+    wait_for(|| LOCK.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok());
 }
 
 /// Frees the lock.

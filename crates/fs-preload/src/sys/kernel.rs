@@ -5,15 +5,17 @@
 
 use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
+use fs_carrier::gate::Gate;
 use fs_carrier::kernel::{Errno, Event, Events, Kernel, KernelSet, Machine, RecvMode, Registration, TcpInfo};
 use fs_carrier::sys::Socket as Real;
 use libc::{epoll_event, sigset_t, timespec};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::errno::checked;
+use super::guarded::without_signals;
 use super::real;
 use crate::confined;
 
@@ -39,13 +41,22 @@ const UNUSUAL: &[(c_int, c_int, c_int)] = &[
 #[derive(Debug)]
 pub(crate) struct Fd {
     number: AtomicI32,
-    /// The application has set TCP_CORK, and the kernel was not told.
-    is_cork_untold: AtomicBool,
+    /// What the kernel knows of TCP_CORK: [`MAY_BE_SET`], [`NOT_SET`] or [`UNTOLD`].
+    cork: AtomicU8,
+    /// Held while the kernel is told of TCP_CORK.
+    cork_gate: Gate<()>,
 }
+
+/// TCP_CORK may be set in the kernel.
+const MAY_BE_SET: u8 = 0;
+/// TCP_CORK is not set.
+const NOT_SET: u8 = 1;
+/// The application has set TCP_CORK, and the kernel was not told.
+const UNTOLD: u8 = 2;
 
 impl Fd {
     pub(crate) fn new(number: c_int) -> Self {
-        Fd { number: AtomicI32::new(number), is_cork_untold: AtomicBool::new(false) }
+        Fd { number: AtomicI32::new(number), cork: AtomicU8::new(MAY_BE_SET), cork_gate: Gate::new(()) }
     }
 
     #[inline]
@@ -58,23 +69,50 @@ impl Fd {
         self.number.store(number, Ordering::Relaxed);
     }
 
-    /// Notes TCP_CORK for [`Fd::tell_cork`].
-    pub(crate) fn defer_cork(&self) {
-        self.is_cork_untold.store(true, Ordering::SeqCst);
+    /// Notes TCP_CORK for [`Fd::tell_cork`]. Returns false if it may be set in the kernel: then the kernel has to be told when it ends.
+    pub(crate) fn defer_cork(&self) -> bool {
+        match self.cork.compare_exchange(NOT_SET, UNTOLD, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => true,
+            Err(known) => known == UNTOLD,
+        }
+    }
+
+    /// The application is about to set TCP_CORK in the kernel.
+    pub(crate) fn corks(&self) {
+        self.cork.store(MAY_BE_SET, Ordering::SeqCst);
+    }
+
+    /// Forgets, in a new child, what its parent has deferred. A thread of the parent may have held the gate.
+    pub(crate) fn begin_child(&self) {
+        self.cork_gate.break_lock();
+        self.corks();
     }
 
     /// Handles the end of TCP_CORK. Returns whether the kernel knows nothing of it.
     pub(crate) fn forget_cork(&self) -> bool {
-        self.is_cork_untold.swap(false, Ordering::SeqCst)
+        // Another thread may be telling the kernel. If this fails, the caller is a signal handler in the middle of this function.
+        let _guard = self.cork_gate.lock(&ThisThread);
+        self.cork.swap(NOT_SET, Ordering::SeqCst) == UNTOLD
     }
 
     /// Tells the kernel of TCP_CORK, if it does not know of it.
     #[inline]
     pub(crate) fn tell_cork(&self) {
-        if self.is_cork_untold.load(Ordering::SeqCst) && self.forget_cork() {
-            // Fails if the connection has ended.
-            let _set = rustix::net::sockopt::set_tcp_cork(self.borrow(), true);
+        if self.cork.load(Ordering::SeqCst) == UNTOLD {
+            self.tell_cork_now();
         }
+    }
+
+    #[cold]
+    fn tell_cork_now(&self) {
+        without_signals(|| {
+            let _guard = self.cork_gate.lock(&ThisThread);
+            if self.cork.load(Ordering::SeqCst) == UNTOLD {
+                // Fails if the connection has ended.
+                let _set = rustix::net::sockopt::set_tcp_cork(self.borrow(), true);
+                self.corks();
+            }
+        });
     }
 
     /// Converts the number to rustix's type.
@@ -200,12 +238,21 @@ macro_rules! machine {
             }
 
             #[inline]
+            fn coarse_ns(&self) -> u64 {
+                fs_carrier::sys::coarse_ns()
+            }
+
+            #[inline]
             fn pause(&self) {
                 core::hint::spin_loop();
             }
 
             fn yield_now(&self) {
                 super::threads::yield_now();
+            }
+
+            fn nap(&self) {
+                super::threads::nap();
             }
 
             #[inline]

@@ -32,3 +32,29 @@ pub(crate) fn yield_now() {
         rustix::thread::sched_yield();
     }
 }
+
+/// Sleeps for a moment, unless the process has confined itself.
+pub(crate) fn nap() {
+    if confined::is_confined() {
+        core::hint::spin_loop();
+    } else {
+        fs_carrier::sys::nap();
+    }
+}
+
+/// Yields between attempts to take a lock, before the waiter sleeps between them: a holder with a lower real-time priority may need its
+/// processor.
+const YIELDS: u32 = 64;
+
+/// Waits until `attempt` takes a lock.
+pub(crate) fn wait_for(attempt: impl Fn() -> bool) {
+    let mut yields = 0;
+    while !attempt() {
+        if yields < YIELDS {
+            yields += 1;
+            yield_now();
+        } else {
+            nap();
+        }
+    }
+}

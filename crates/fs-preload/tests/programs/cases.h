@@ -57,6 +57,23 @@ static void rounds(struct end *e, int n, int pause_us) {
         if (*e->role == 'c') { put(e, 8); get(e, 8); if (pause_us) usleep(pause_us); } else { get(e, 8); put(e, 8); }
     }
 }
+// Sends back what comes, eight bytes at a time, until the other end has shut down its stream.
+static void echo(struct end *e) {
+    unsigned char b[8]; ssize_t n;
+    while ((n = recv(e->fd, b, 8, MSG_WAITALL)) == 8) { match(e, b, 8); put(e, 8); }
+    CHECK(n == 0);
+}
+// Calls `check` after each of `n` children that execute a program (whose arguments are too long) while another thread does `work` until
+// `is_over`.
+static volatile int is_over;
+static void exec_beside(struct end *e, int n, void *(*work)(void *), void (*check)(struct end *)) {
+    static char long_one[1 << 18]; memset(long_one, 'x', sizeof long_one - 1);
+    for (int i = 0; i < n; i++) {
+        pthread_t t; int st; is_over = 0; CHECK(pthread_create(&t, 0, work, e) == 0); usleep(100 + i % 7 * 20);
+        pid_t p = fork(); if (!p) { execl("/bin/true", "true", long_one, (char *)0); _exit(errno != E2BIG); }
+        CHECK(waitpid(p, &st, 0) == p && st == 0); is_over = 1; CHECK(pthread_join(t, 0) == 0); check(e);
+    }
+}
 // Exchanges bytes until the connection is promoted, if it ever is.
 static void warm(struct end *e) { rounds(e, 60, 500); rounds(e, 300, 0); }
 

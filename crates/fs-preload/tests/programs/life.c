@@ -122,6 +122,17 @@ static void uring_both(struct end *e) {
     rounds(e, 100, 0); unsigned char parameters[120] = {0}; int ring = syscall(SYS_io_uring_setup, 4, parameters); if (ring >= 0) close(ring);
     rounds(e, 300, 0); meet(e);
 }
+// io_submit(2) writes between bytes of the ring.
+#include <linux/aio_abi.h>
+static void submit_put(struct end *e) {
+    aio_context_t context = 0; unsigned char b[8]; struct io_event done; rounds(e, 100, 0); CHECK(syscall(SYS_io_setup, 1, &context) == 0);
+    for (int i = 0; i < 20; i++) {
+        put(e, 8); fill(b, e->sent, 8); struct iocb one = {.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = e->fd, .aio_buf = (uintptr_t)b, .aio_nbytes = 8}, *list = &one;
+        CHECK(syscall(SYS_io_submit, context, 1L, &list) == 1 && syscall(SYS_io_getevents, context, 1L, 1L, &done, NULL) == 1 && done.res == 8); e->sent += 8; put(e, 8);
+    }
+    rounds(e, 100, 0); meet(e);
+}
+static void submit_get(struct end *e) { rounds(e, 100, 0); get(e, 480); rounds(e, 100, 0); meet(e); }
 // If a ring has unread bytes, io_uring_setup fails as with kernel.io_uring_disabled, so the program reads them in another way.
 #include <linux/io_uring.h>
 static ssize_t receive_by_uring(struct end *e, void *data, unsigned len) {
@@ -146,7 +157,14 @@ static void vfork_give(struct end *e) {
     CHECK(fcntl(other, F_GETFD) >= 0); close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
 // A program without the connection runs at the same time.
-static void exec_other(struct end *e) { for (int i = 0; i < 5; i++) { CHECK(system("true") == 0); rounds(e, 300, 0); } FILE *f = popen("echo x", "r"); char b[8]; CHECK(fgets(b, 8, f) && pclose(f) == 0); rounds(e, 300, 0); meet(e); }
+#include <spawn.h>
+int pidfd_spawnp(int *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const *, char *const *) __attribute__((weak));
+static void spawn_true(struct end *e) {
+    char *words[] = {"true", 0}; int child = -1, error = pidfd_spawnp ? pidfd_spawnp(&child, "true", 0, 0, words, environ) : ENOSYS; siginfo_t how;
+    // A C library or a kernel without it.
+    CHECK(error == ENOSYS || (error == 0 && waitid(P_PIDFD, child, &how, WEXITED) == 0 && how.si_status == 0 && close(child) == 0));
+}
+static void exec_other(struct end *e) { for (int i = 0; i < 5; i++) { CHECK(system("true") == 0); spawn_true(e); rounds(e, 300, 0); } FILE *f = popen("echo x", "r"); char b[8]; CHECK(fgets(b, 8, f) && pclose(f) == 0); rounds(e, 300, 0); meet(e); }
 
 static void send_fd(int over, int fd) {
     char c = 'f', room[CMSG_SPACE(sizeof fd)] = {0}; struct iovec v = {&c, 1}; struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
@@ -210,6 +228,7 @@ static void cork(struct end *e, int on) { CHECK(setsockopt(e->fd, IPPROTO_TCP, T
 static void cork_client(struct end *e) {
     int on = -1, st; socklen_t n = sizeof on;
     cork(e, 1); CHECK(getsockopt(e->fd, IPPROTO_TCP, TCP_CORK, &on, &n) == 0); printf("asked %d, kernel %d\n", on, kernel_cork(e->fd)); cork(e, 0); printf("ended %d\n", kernel_cork(e->fd));
+    rounds(e, 100, 0); cork(e, 1); CHECK(getsockopt(e->fd, IPPROTO_TCP, TCP_CORK, &on, &n) == 0); cork(e, 1); cork(e, 0); printf("twice %d\n", kernel_cork(e->fd));
     for (int i = 0; i < 2; i++) {
         rounds(e, 100, 0); cork(e, 1); fflush(stdout);
         pid_t p = i ? vfork() : fork(); if (!p) _exit(kernel_cork(e->fd));
@@ -220,7 +239,13 @@ static void cork_client(struct end *e) {
     rounds(e, 100, 0); cork(e, 1); int other = dup(e->fd); printf("dup %d\n", kernel_cork(other)); cork(e, 0); printf("ended %d\n", kernel_cork(other)); close(other);
     rounds(e, 100, 0); meet(e);
 }
-static void cork_server(struct end *e) { rounds(e, 501, 0); meet(e); }
+static void cork_server(struct end *e) { rounds(e, 601, 0); meet(e); }
+
+// A child that only executes a program carries out none of its parent's deferred calls.
+static void *corked_rounds(void *q) { struct end *e = q; while (!is_over) { for (int i = 0; i < 100; i++) { cork(e, 1); put(e, 8); cork(e, 0); } get(e, 800); } return 0; }
+static void cork_is_off(struct end *e) { CHECK(kernel_cork(e->fd) == 0); }
+static void cork_exec(struct end *e) { alarm(60); exec_beside(e, 500, corked_rounds, cork_is_off); shutdown(e->fd, SHUT_WR); meet(e); }
+static void cork_echo(struct end *e) { echo(e); meet(e); }
 
 static void urgent_send(struct end *e) { put(e, 100); CHECK(send(e->fd, "!", 1, MSG_OOB) == 1); put(e, 100); meet(e); rounds(e, 200, 0); meet(e); }
 static void urgent_receive(struct end *e) { meet(e); usleep(5000); char c = 0; get(e, 100); ssize_t r = recv(e->fd, &c, 1, MSG_OOB); printf("urgent %zd %c\n", r, c); get(e, 100); rounds(e, 200, 0); meet(e); }
@@ -407,8 +432,8 @@ struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
     {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
-    {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"stream", stream_both, stream_both},
+    {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"cork_exec", cork_echo, cork_exec}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"reused", reused_server, reused_client}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
-    {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {"space", space_many, space_few}, {0},
+    {"submit", submit_get, submit_put}, {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {"space", space_many, space_few}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -147,6 +147,24 @@ static void epoll_threads(struct end *e) {
     pthread_t t[2]; for (int i = 0; i < 2; i++) pthread_create(t + i, 0, worker, e);
     meet(e); over = 1; for (int i = 0; i < 2; i++) pthread_join(t[i], 0);
 }
+// An event loop that ends, and another one over the same connection.
+static void epoll_remade(struct end *e) { for (int i = 0; i < 6; i++) { watch(e, i % 2 ? EPOLLET : 0); loop(e, wait_epoll, 300); if (i == 4) change(e, EPOLL_CTL_DEL, 0, 0, 0); CHECK(close(set) == 0); } meet(e); }
+// A child that only executes a program makes none of the deferred epoll_ctl(2) calls of its parent's threads.
+static void *changing(void *q) {
+    struct end *e = q; struct epoll_event v; watch(e, 0);
+    for (uint64_t i = 0; !is_over; i++) {
+        for (int j = 0; j < 300; j++) { change(e, EPOLL_CTL_DEL, 0, 0, 0); change(e, EPOLL_CTL_ADD, EPOLLIN, i, 0); }
+        // A SIGCHLD that the forking thread blocks ends a wait of this one.
+        put(e, 8); int n; do n = epoll_wait(set, &v, 1, 5000); while (n < 0 && errno == EINTR); CHECK(n == 1 && v.data.u64 == i); get(e, 8);
+    }
+    // The kernel's set reports the connection, too.
+    change(e, EPOLL_CTL_MOD, EPOLLIN, 7, 0); CHECK(epoll_wait(set, &v, 1, 1) == 0);
+    put(e, 8); CHECK(epoll_wait(set, &v, 1, 5000) == 1 && v.data.u64 == 7); get(e, 8); change(e, EPOLL_CTL_DEL, 0, 0, 0); close(set);
+    return 0;
+}
+static void nothing(struct end *e) {}
+static void epoll_exec(struct end *e) { alarm(60); exec_beside(e, 500, changing, nothing); shutdown(e->fd, SHUT_WR); meet(e); }
+static void epoll_echo(struct end *e) { echo(e); meet(e); }
 // A child uses an inherited set.
 static void epoll_fork(struct end *e) {
     watch(e, 0); loop(e, wait_epoll, 1000); put(e, 8); meet(e); fflush(stdout); pid_t p = fork();
@@ -161,6 +179,6 @@ static void epoll_dup(struct end *e) {
 struct scenario scenarios[] = {
     {"poll", poll_both, poll_both}, {"ppoll", ppoll_both, ppoll_both}, {"select", select_both, select_both}, {"pselect", pselect_both, pselect_both}, {"poll_end", poll_end, poll_end}, {"poll_all", poll_all, poll_all},
     {"epoll_level", epoll_level, epoll_level}, {"epoll_changes", epoll_changes, epoll_changes}, {"epoll_edge", epoll_edge, epoll_edge}, {"epoll_once", epoll_once, epoll_once}, {"epoll_nested", epoll_nested, epoll_nested},
-    {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_dup", epoll_dup, epoll_dup}, {0},
+    {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_remade", epoll_remade, epoll_remade}, {"epoll_exec", epoll_echo, epoll_exec}, {"epoll_dup", epoll_dup, epoll_dup}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -71,6 +71,22 @@ define! {
         descriptor::before_spawn();
         real::posix_spawnp(pid, file, actions, attributes, argv, envp)
     };
+    /// pidfd_spawn(3) of glibc 2.39. It returns an error number, without the function that of a kernel that is too old.
+    fn pidfd_spawn(pidfd: *mut c_int, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int = {
+        if real::address::pidfd_spawn().is_null() {
+            return libc::ENOSYS;
+        }
+        descriptor::before_spawn();
+        real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp)
+    };
+    /// pidfd_spawnp(3).
+    fn pidfd_spawnp(pidfd: *mut c_int, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int = {
+        if real::address::pidfd_spawnp().is_null() {
+            return libc::ENOSYS;
+        }
+        descriptor::before_spawn();
+        real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp)
+    };
     /// posix_spawn_file_actions_adddup2(3): the child gets the descriptor.
     fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int = {
         descriptor::leave_to_other(fd);

@@ -8,7 +8,6 @@ use libc::{
 };
 
 use crate::descriptor;
-use crate::set;
 use crate::socket::Socket;
 use crate::sys::errno::keeping_errno;
 use crate::sys::kernel::SIOCATMARK;
@@ -214,12 +213,7 @@ unsafe fn is_cork_deferred(fd: c_int, value: *const c_void, length: socklen_t) -
     // SAFETY: readable.
     let corks = unsafe { value.read_unaligned() } != 0;
     let mut is_deferred = false;
-    descriptor::with_socket(fd, |socket| {
-        if corks {
-            set::expect_tell();
-        }
-        is_deferred = socket.defer_cork(corks);
-    });
+    descriptor::with_socket(fd, |socket| is_deferred = socket.defer_cork(corks));
     is_deferred
 }
 

@@ -83,6 +83,15 @@ define! {
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int = {
         allowed_io_uring(ring, real::io_uring_queue_init_params(entries, ring, parameters))
     };
+    /// Like io_uring_queue_init.
+    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, size: size_t) -> c_int = {
+        allowed_io_uring(ring, real::io_uring_queue_init_mem(entries, ring, parameters, memory, size))
+    };
+    /// io_uring_setup(2) of liburing, which returns a negative error number.
+    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int = {
+        let ring = real::io_uring_setup(entries, parameters);
+        if ring < 0 || descriptor::may_use_io_uring() { ring } else { super::raw::refuse_io_uring(ring.into(), parameters.cast()) }
+    };
     /// fdopen(3): the stream reads and writes by functions that no symbol replaces.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = {
         // Others are EINVAL (fdopen(3)).

@@ -7,6 +7,7 @@ use libc::{c_int, sigset_t, timespec};
 use rustix::io::Errno;
 
 use super::{child, confine, control, epoll, file, message, number, poll, receive, send};
+use crate::descriptor;
 use crate::sys::errno::answer;
 use crate::sys::start::around_fork;
 use crate::sys::{memory, real};
@@ -90,7 +91,15 @@ define! {
             }
             libc::SYS_io_uring_setup => {
                 let ring = real::syscall(number, a, b, c, d, e, f);
-                if ring < 0 || crate::descriptor::may_use_io_uring() { ring } else { refuse_io_uring(ring, from(b)) }
+                if ring < 0 || descriptor::may_use_io_uring() {
+                    ring
+                } else {
+                    answer(Err(Errno::from_raw_os_error(-refuse_io_uring(ring, from(b))))) as c_long
+                }
+            }
+            libc::SYS_io_submit => {
+                leave_submitted(b, from(c));
+                real::syscall(number, a, b, c, d, e, f)
             }
             libc::SYS_execve => child::execve(from(a), from(b), from(c)).into(),
             libc::SYS_execveat => child::execveat(fd, from(b), from(c), from(d), e as c_int).into(),
@@ -99,11 +108,34 @@ define! {
     };
 }
 
-/// Closes a new io_uring. The error is that of a host where io_uring is forbidden (kernel.io_uring_disabled).
+/// io_submit(2) reads and writes sockets as aio_read(3) does. Programs that read files by it keep their rings.
+///
+/// # Safety
+/// Like io_submit(2).
+unsafe fn leave_submitted(n: usize, list: *const *const u8) {
+    /// `aio_fildes` of struct iocb (<linux/aio_abi.h>).
+    const DESCRIPTOR: usize = 20;
+    for i in 0..n {
+        let place = list.wrapping_add(i);
+        // The kernel ends at the first one that it cannot read.
+        if !memory::is_readable(place, size_of::<*const u8>()) {
+            return;
+        }
+        // SAFETY: it can be read.
+        let number = unsafe { place.read_unaligned() }.wrapping_add(DESCRIPTOR).cast::<c_int>();
+        if !memory::is_readable(number, size_of::<c_int>()) {
+            return;
+        }
+        // SAFETY: it can be read.
+        descriptor::leave_to_other(unsafe { number.read_unaligned() });
+    }
+}
+
+/// Closes a new io_uring, and returns the negative error number of a host where io_uring is forbidden (kernel.io_uring_disabled).
 ///
 /// # Safety
 /// `parameters` are those of a successful io_uring_setup(2).
-unsafe fn refuse_io_uring(ring: c_long, parameters: *const u32) -> c_long {
+pub(super) unsafe fn refuse_io_uring(ring: c_long, parameters: *const u32) -> c_int {
     /// `IORING_SETUP_REGISTERED_FD_ONLY`: the result is an index of the thread's, which ends with the thread, and no descriptor.
     const REGISTERED_FD_ONLY: u32 = 1 << 15;
     // SAFETY: the kernel has read and written them. The flags are the third word (struct io_uring_params).
@@ -111,7 +143,7 @@ unsafe fn refuse_io_uring(ring: c_long, parameters: *const u32) -> c_long {
         // SAFETY: nobody else knows the descriptor.
         unsafe { real::close(ring as c_int) };
     }
-    answer(Err(Errno::PERM)) as c_long
+    -libc::EPERM
 }
 
 /// The kernel's signal set. The C library's is longer, and its functions pass this part on.
