@@ -341,7 +341,7 @@ impl Mirror {
     }
 
     pub(super) fn route(&self, message: &RouteMessage, into: &mut Vec<Route>) {
-        let RouteHeader { table, kind, destination_prefix_length: prefix, flags, .. } = message.header;
+        let RouteHeader { table, kind, destination_prefix_length: prefix, flags, tos, .. } = message.header;
         let mut table = u32::from(table);
         let mut to = None;
         let mut metric = 0;
@@ -366,7 +366,10 @@ impl Mirror {
             RouteType::Throw => Some(Refusal::Throw),
             _ => return,
         };
-        if flags.contains(RouteFlags::Dead) || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        // The dump contains cached exceptions too (`fib_dump_info_fnhe`, `rt6_nh_dump_exceptions`): of ICMP
+        // redirects, and of path MTUs that the kernel has learned. Our table has no TOS.
+        let is_unusable = flags.intersects(RouteFlags::Dead | RouteFlags::Cloned) || tos != 0;
+        if is_unusable || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
             return;
         }
         let v4 = message.header.address_family == netlink_packet_route::AddressFamily::Inet;

@@ -5,7 +5,7 @@ use crate::ports::Addresses;
 use fs_core::{IfaceId, Refusal};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
 };
 use std::io;
 use std::net::Ipv4Addr;
@@ -123,4 +123,26 @@ fn dead_hops_of_a_route_are_left_out() {
     let mut routes = Vec::new();
     mirror.route(&message, &mut routes);
     assert_eq!(routes.iter().map(|route| route.iface).collect::<Vec<_>>(), [IfaceId(1)]);
+}
+
+/// A dump contains the kernel's cached exceptions too (`fib_dump_info_fnhe`, `rt6_nh_dump_exceptions`).
+#[test]
+fn route_exceptions_and_routes_of_one_tos_are_left_out() {
+    let mirror = Mirror::read(&[1]).unwrap();
+    let mirrored = |flags, tos| {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        (message.header.kind, message.header.table) = (RouteType::Unicast, RouteHeader::RT_TABLE_MAIN);
+        (message.header.destination_prefix_length, message.header.flags, message.header.tos) = (32, flags, tos);
+        let gateway = RouteAttribute::Gateway(RouteAddress::Inet([10, 9, 0, 3].into()));
+        let to = RouteAttribute::Destination(RouteAddress::Inet([10, 8, 0, 1].into()));
+        message.attributes = vec![to, gateway, RouteAttribute::Oif(1)];
+        let mut routes = Vec::new();
+        mirror.route(&message, &mut routes);
+        routes.len()
+    };
+    assert_eq!(mirrored(RouteFlags::empty(), 0), 1);
+    assert_eq!(mirrored(RouteFlags::Cloned, 0), 0, "of an ICMP redirect, or a path MTU");
+    assert_eq!(mirrored(RouteFlags::Dead, 0), 0);
+    assert_eq!(mirrored(RouteFlags::empty(), 0x10), 0, "other packets take another route");
 }
