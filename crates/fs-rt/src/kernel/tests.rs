@@ -46,6 +46,24 @@ fn other_devices_addresses_are_no_routes() {
     assert!(told.is_some_and(|addrs| addrs.iter().all(|addr| !addr.is_loopback())), "{changes:?}");
 }
 
+/// Its queues are closed, so a device of its index is not taken without the opener.
+#[test]
+fn device_is_gone_until_it_is_adopted() {
+    let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mut mirror = Mirror::read(&[index]).unwrap();
+    let lo = mirror.devices[0].clone();
+    mirror.devices[0].gone = true;
+    mirror.devices[0].mtu = 1;
+    let mut changes = Vec::new();
+    mirror.take(Ok(netlink::Notices::Lost), &mut changes).unwrap();
+    assert!(mirror.devices[0].gone, "it has come back with its index");
+    mirror.adopt(0, index);
+    mirror.take(Ok(netlink::Notices::Messages(Vec::new())), &mut changes).unwrap();
+    assert_eq!(mirror.devices[0], lo);
+    let told = WorldChange::Device { iface: IfaceId(0), mac: lo.mac, mtu: lo.mtu };
+    assert!(changes.contains(&told), "what has changed while it was gone: {changes:?}");
+}
+
 /// The kernel could not be asked. The change is found after it answers again.
 #[test]
 fn error_loses_no_change() {
