@@ -305,6 +305,10 @@ fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Reply) -> io::R
             Ok(message) => {
                 into.interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
+                    // The rest is missing.
+                    NetlinkPayload::Done(end) if end.code < 0 => {
+                        return Err(io::Error::from_raw_os_error(end.code.saturating_neg()));
+                    }
                     NetlinkPayload::Done(_) => return Ok(true),
                     NetlinkPayload::Error(error) => {
                         return if error.code.is_none() { Ok(true) } else { Err(error.to_io()) };
@@ -395,6 +399,16 @@ mod tests {
         };
         assert!(uninterrupted(always).is_ok());
         assert_eq!(asked, DUMPS_MOST);
+    }
+
+    /// The kernel could not go on, as without room for one entry (`netlink_dump_done`).
+    #[test]
+    fn dump_that_ends_with_an_error_fails() {
+        let mut end = DoneMessage::default();
+        end.code = -libc::EMSGSIZE;
+        let ended = parse(&bytes(3, 0, NetlinkPayload::Done(end)), Some(3), &mut Reply::default());
+        assert_eq!(ended.unwrap_err().raw_os_error(), Some(libc::EMSGSIZE));
+        assert!(parse(&done(3, 0), Some(3), &mut Reply::default()).unwrap());
     }
 
     /// The alias of a device (`ip link set alias`) may have any bytes.
