@@ -2,6 +2,7 @@
 
 use crate::netlink::{Flow, Netlink};
 use fs_core::IfaceId;
+use netlink_packet_route::route::RouteHeader;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +37,7 @@ pub(crate) struct RouteCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectRoute {
     Ours,
-    /// Through another device of the kernel's.
+    /// Through another device of the kernel's, or by another table than `main`.
     Others,
     /// No route: the errno of connect(2).
     None(i32),
@@ -120,8 +121,11 @@ impl RouteLookup {
             Err(error) => ConnectRoute::None(error.raw_os_error().unwrap_or(libc::ENETUNREACH)),
             Ok(route) if !route.unicast => ConnectRoute::None(libc::ENETUNREACH),
             Ok(route) => {
+                // The stack has the routes of `main` only, and another table may have another gateway. No
+                // table: the socket is bound to the device, and the kernel takes the peer for a neighbour.
+                let is_known = [0, RouteHeader::RT_TABLE_MAIN.into()].contains(&route.table);
                 let ours = self.indexes.lock().unwrap_or_else(PoisonError::into_inner).contains(&route.device);
-                if ours && !self.by_kernel { ConnectRoute::Ours } else { ConnectRoute::Others }
+                if ours && is_known && !self.by_kernel { ConnectRoute::Ours } else { ConnectRoute::Others }
             }
         }
     }
