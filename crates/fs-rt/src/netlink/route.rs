@@ -26,6 +26,8 @@ pub struct KernelRoute {
 /// The properties of a connection that the kernel's routes depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
+    /// Its IP protocol (`IPPROTO_TCP`, `IPPROTO_UDP`).
+    pub protocol: u8,
     /// Destination of the connection.
     pub to: SocketAddr,
     /// The address that its socket is bound to.
@@ -46,7 +48,6 @@ impl Flow {
         const IP_PROTO: u16 = 27;
         const SOURCE_PORT: u16 = 28;
         const DESTINATION_PORT: u16 = 29;
-        const TCP: u8 = 6;
         let other = |kind, value: &[u8]| RouteAttribute::Other(DefaultNla::new(kind, value.to_vec()));
         let address = |ip| match ip {
             IpAddr::V4(v4) => RouteAddress::Inet(v4),
@@ -60,7 +61,7 @@ impl Flow {
         question.attributes = vec![
             RouteAttribute::Destination(address(to)),
             RouteAttribute::Uid(self.uid),
-            other(IP_PROTO, &[TCP]),
+            other(IP_PROTO, &[self.protocol]),
             other(DESTINATION_PORT, &self.to.port().to_be_bytes()),
         ];
         let from = self.from.map(|from| from.to_canonical());
