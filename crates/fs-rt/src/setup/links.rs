@@ -186,7 +186,7 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
         opener.guard_all().map_err(failed)?;
         opened.tables.push(opener.table());
         let (opener, name, umem, named) = (Some(Arc::new(opener)), name.clone(), umem.clone(), named.clone());
-        let taken = Taken { opener, name, config, umem, rings, named, is_late: false };
+        let taken = Taken { opener, name, config, umem, rings, named, is_late: false, refused: None };
         opened.openers.add(taken);
     }
     Ok(())
@@ -219,7 +219,7 @@ fn leave_for_later(
         }
         let (name, config) = (device.name.clone(), xdp_config(&device.name, mode, is_alone));
         let (umem, named) = (umem.clone(), named.clone());
-        let taken = Taken { opener: None, name, config, umem, rings, named, is_late: true };
+        let taken = Taken { opener: None, name, config, umem, rings, named, is_late: true, refused: None };
         opened.openers.add(taken);
     }
     Ok(())
