@@ -10,8 +10,8 @@ use crate::error::BuildError;
 use crate::netlink::Netlink;
 use fs_core::IfaceId;
 use fs_xdp::{
-    Link, LinkCaps, LinkStats, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind,
-    TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
+    FanoutGroup, Link, LinkCaps, LinkStats, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig,
+    TapKind, TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
 };
 use std::any::Any;
 use std::io;
@@ -386,13 +386,12 @@ fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, Build
 
 fn open_packet(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
     for (n, name) in builder.devices.iter().enumerate() {
-        // Fanout groups are per network namespace. The process id separates those of several
-        // processes.
-        let group = (std::process::id() as u16).wrapping_add(n as u16);
-        let fanout_group = (opened.links.len() > 1).then_some(group);
+        // The kernel chooses a number that no other process of the network namespace uses.
+        let mut fanout_group = (opened.links.len() > 1).then_some(FanoutGroup::New);
         for links in &mut opened.links {
             let config = PacketConfig { fanout_group, ..PacketConfig::default() };
             let link = PacketLink::open(name, config).map_err(|error| link_error(name, error))?;
+            fanout_group = link.fanout_group().map(FanoutGroup::Number);
             links.push((Box::new(link), IfaceId(n as u8)));
         }
     }
