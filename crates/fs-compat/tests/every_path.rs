@@ -135,6 +135,69 @@ fn client_reaches_wire_host_and_other_devices() {
     greeters.into_iter().for_each(|greeter| greeter.join().unwrap());
 }
 
+/// The stack has the routes of the table `main` only.
+#[test]
+fn kernel_carries_what_another_table_routes() {
+    let Some(wire) = wire("rules for another table") else { return };
+    let far = ["10.60.0.1", "fd60::1"].map(|addr| addr.parse::<IpAddr>().unwrap());
+    wire.peer.run(
+        "ip addr add 10.60.0.1/32 dev fsc1 && ip addr add fd60::1/128 dev fsc1 nodad &&
+         ip addr add fd89::2/64 dev fsc1 nodad",
+    );
+    wire.ours.run(&format!(
+        "ip addr add fd89::1/64 dev {DEVICE} nodad && ip rule add to 10.60.0.1 lookup 100 &&
+         ip -6 rule add to fd60::1 lookup 1000 && ip route add default via {PEER} dev {DEVICE} table 100 &&
+         ip -6 route add default via fd89::2 dev {DEVICE} table 1000"
+    ));
+    let greeters = wire.peer.enter(|| {
+        far.map(|addr| {
+            let listener = std::net::TcpListener::bind(at(addr, 80)).unwrap();
+            std::thread::spawn(move || listener.accept().unwrap().0.write_all(b"hello").unwrap())
+        })
+    });
+    wire.ours.enter(|| {
+        run(move || async move {
+            for to in far {
+                let mut stream = TcpStream::connect((to, 80)).await.unwrap();
+                assert_eq!(stream.carrier(), Carrier::Kernel(Why::OtherRoute));
+                let mut said = String::new();
+                stream.read_to_string(&mut said).await.unwrap();
+                assert_eq!(said, "hello");
+            }
+        });
+    });
+    greeters.into_iter().for_each(|greeter| greeter.join().unwrap());
+}
+
+/// A datagram's route, and not that of a TCP connection between the same ends.
+#[test]
+fn rule_for_udp_concerns_connected_udp_sockets() {
+    let Some(wire) = wire("rules for UDP") else { return };
+    let far: IpAddr = "10.61.0.1".parse().unwrap();
+    wire.peer.run("ip addr add 10.61.0.1/32 dev fsc1");
+    wire.ours.run(&format!(
+        "ip route add 10.61.0.1 via {PEER} dev {DEVICE} && ip rule add ipproto udp to 10.61.0.1 lookup 100 &&
+         ip route add default via {OTHER_PEER} dev fsc2 table 100"
+    ));
+    let greeter = wire.peer.enter(|| {
+        let listener = std::net::TcpListener::bind(at(far, 80)).unwrap();
+        std::thread::spawn(move || drop(listener.accept().unwrap()))
+    });
+    wire.ours.enter(|| {
+        run(move || async move {
+            let any = at(Ipv4Addr::UNSPECIFIED.into(), 4000);
+            let tcp = TcpSocket::new_v4().unwrap();
+            tcp.bind(any).unwrap();
+            let stream = tcp.connect(at(far, 80)).await.unwrap();
+            assert_eq!((stream.carrier(), stream.local_addr().unwrap().ip()), (Carrier::Core, OURS));
+            let udp = UdpSocket::bind(any).await.unwrap();
+            udp.connect(at(far, 80)).await.unwrap();
+            assert_eq!(udp.local_addr().unwrap().ip(), OTHER_OURS);
+        });
+    });
+    greeter.join().unwrap();
+}
+
 #[test]
 fn program_connects_to_itself() {
     let Some(wire) = wire("a program that talks to itself") else { return };

@@ -282,7 +282,8 @@ fn connections_survive_new_queues() {
     });
 }
 
-/// One of two devices is deleted and created again. The other's connections continue, and its core
+/// One of two devices is deleted and created again, or (in the second round) moved to another namespace and
+/// back, with the same index. The other's connections continue, and its core
 /// sleeps. Connections of the deleted device continue when it is back. Then the other one is
 /// deleted, and at last both: the run ends and names the last one. The runtime is then built again
 /// with both.
@@ -348,7 +349,12 @@ fn devices_are_deleted_and_created_again() {
             };
             go_on(0, "at the start");
             go_on(1, "at the start");
-            wire.ours.run(&format!("ip link del {}", second.0));
+            let away = netns_unsafe::NetNs::new();
+            if round == 0 {
+                wire.ours.run(&format!("ip link del {}", second.0));
+            } else {
+                wire.ours.run(&format!("ip link set {} netns {}", second.0, away.path()));
+            }
             go_on(0, "the other device gone");
             one_left.store(true, Ordering::Relaxed);
             let until = Instant::now() + LIMIT;
@@ -356,8 +362,12 @@ fn devices_are_deleted_and_created_again() {
                 assert!(Instant::now() < until && !run.is_finished(), "a connection over the device that is left");
                 std::thread::sleep(Duration::from_millis(10));
             }
-            let ns = wire.peer.path();
-            wire.ours.run(&format!("ip link add {} type veth peer name fsc3 netns {ns}", second.0));
+            if round == 0 {
+                let ns = wire.peer.path();
+                wire.ours.run(&format!("ip link add {} type veth peer name fsc3 netns {ns}", second.0));
+            } else {
+                away.run(&format!("ip link set {} netns {}", second.0, wire.ours.path()));
+            }
             // Until the runtime has the device, the kernel would answer for the address, so it has
             // none yet.
             wire.ours.run(&format!(
@@ -369,7 +379,7 @@ fn devices_are_deleted_and_created_again() {
                 second.1,
                 second = second.0
             ));
-            wire.peer.run(&format!("ip addr add {}/24 dev fsc3 && ip link set fsc3 up", second.2));
+            wire.peer.run(&format!("ip addr replace {}/24 dev fsc3 && ip link set fsc3 up", second.2));
             go_on(1, "its device back");
             assert!(wire.ours.try_run(&format!("ping -q -c 1 -W 30 -I {} {} > /dev/null", second.0, second.2)));
             wire.ours.run(&format!("ip link del {DEVICE}"));

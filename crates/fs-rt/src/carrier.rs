@@ -33,7 +33,8 @@ pub enum Why {
     /// Its peer is this host: loopback, or one of the host's addresses.
     ThisHost,
     /// The connection arrived through another device or queue than the runtime's, the kernel routes
-    /// it through another device, or its local address is another device's.
+    /// it through another device or by another table than `main`, or its local address is another
+    /// device's.
     OtherRoute,
 }
 
@@ -51,7 +52,7 @@ impl fmt::Display for Why {
         f.write_str(match self {
             Why::NoDevice => "the runtime has no device",
             Why::ThisHost => "this host's own address",
-            Why::OtherRoute => "by another device or queue",
+            Why::OtherRoute => "by another device, queue or routing table",
         })
     }
 }

@@ -4,6 +4,7 @@ use crate::carrier::Carriers;
 use crate::ports::LeasedAddress;
 use crate::shared::{Message, Phase, Shared};
 use crate::stats::CoreStats;
+use crate::sys::from_now;
 use fs_core::{IfaceId, Protocol};
 use fs_xdp::Share;
 use std::future::Future;
@@ -11,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A handle to a runtime, for any thread. Cheap to clone.
 ///
@@ -81,7 +82,7 @@ impl Handle {
     /// runtime ends when the applications' futures are done and no connection is left, or when
     /// `deadline` has passed. Later calls can only shorten the deadline.
     pub fn shutdown(&self, deadline: Duration) {
-        let until = Instant::now() + deadline;
+        let until = from_now(deadline);
         self.shared.phase.send_if_modified(|phase| match phase {
             Phase::Running => {
                 *phase = Phase::Draining { until };

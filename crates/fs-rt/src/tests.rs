@@ -432,3 +432,20 @@ fn panic_of_a_spawned_closure_ends_its_task() {
     });
     assert_eq!(seen.unwrap(), [(true, 1280)]);
 }
+
+#[test]
+fn longest_durations_are_endless() {
+    let (ours, _theirs) = fs_xdp::memory_pair(Framing::Ip, 1500).unwrap();
+    let tcp = fs_core::TcpConfig { time_wait: Duration::MAX, ..Default::default() };
+    let builder = Runtime::builder().cores([0]).pin(false).frames(256).spin(Duration::MAX).drain(Duration::MAX);
+    let builder = builder.link(LinkChoice::Memory(vec![Box::new(ours)])).standalone(Standalone::new().addr(ADDR, 24));
+    let seen = builder.tcp(tcp).build().unwrap().run(|_| async {
+        let core = CoreRef::require().unwrap();
+        let lease = core.lease(Protocol::Tcp, SocketAddr::new(ADDR, 7), false).unwrap();
+        drop((lease.for_connection(), lease));
+        core.0.shared.free_ports(&mut CooledQuestions::default(), Instant::now() + Duration::from_secs(1 << 20));
+        core.handle().shutdown(Duration::MAX);
+        crate::shutdown_signal().await;
+    });
+    assert_eq!(seen.unwrap(), [()]);
+}

@@ -261,7 +261,8 @@ fn check(client: &Info, server: &Info) -> Result<(), Refusal> {
 fn device(table: &Table, ends: &Ends) -> Result<u32, Refusal> {
     let (from, port) = (Some(ends.local.ip()), ends.local.port());
     let uid = rustix::process::geteuid().as_raw();
-    let route = table.routes.route(RouteFlow { to: ends.peer, from, port, uid, mark: 0, device: 0 });
+    let protocol = libc::IPPROTO_TCP as u8;
+    let route = table.routes.route(RouteFlow { protocol, to: ends.peer, from, port, uid, mark: 0, device: 0 });
     let route = route.map_err(|error| Refusal::System("find a route", error))?;
     if route.local || !route.unicast {
         return Err(Refusal::Device);

@@ -63,7 +63,7 @@ pub use error::XdpError;
 pub use handover::{HandedQueues, make_queues, make_segment_socket};
 pub use link::{Link, LinkCaps, LinkKind, LinkStats};
 pub use memory::{MemoryConfig, MemoryLink, pair as memory_pair, pair_with as memory_pair_with};
-pub use packet::{PacketConfig, PacketLink};
+pub use packet::{FanoutGroup, PacketConfig, PacketLink};
 pub use port_table::{PortTable, Share, SteerCounters};
 pub use steering::{FlowMatch, FlowRule, HashFunction, Rss, RssFlows, SteeringReport, report as steering_report};
 pub use tap::{TapConfig, TapKind, TapLink};

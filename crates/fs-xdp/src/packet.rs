@@ -22,12 +22,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// Bytes of link-layer header on top of the MTU: Ethernet and one VLAN tag.
 const LINK_HEADER_MAX: usize = 18;
 
+/// A group of packet sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FanoutGroup {
+    /// One that no socket of the network namespace is in yet: [`PacketLink::fanout_group`].
+    New,
+    /// The group of this number, new or not.
+    Number(u16),
+}
+
 /// Options of a packet socket.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketConfig {
-    /// Lets several sockets of this process share the device's packets. All of them name the same
+    /// Lets several sockets of this process share the device's packets. All of them are in the same
     /// group, and a flow always goes to the same socket (`PACKET_FANOUT_HASH`).
-    pub fanout_group: Option<u16>,
+    pub fanout_group: Option<FanoutGroup>,
     /// Exchange checksum states and large packets with the kernel (`PACKET_VNET_HDR`): received
     /// checksums are verified already, those of what we send are left to it, and runs of full
     /// segments leave as one packet that the device or the kernel cuts.
@@ -64,7 +73,11 @@ pub struct PacketLink {
     /// Drops that the kernel has reported (reading them resets its counter).
     kernel_drops: Cell<u64>,
     dead: Option<i32>,
+    fanout_group: Option<u16>,
 }
+
+/// `PACKET_FANOUT_FLAG_UNIQUEID` of `linux/if_packet.h`: the kernel chooses the group, and the number is 0.
+const FANOUT_UNIQUE: i32 = 0x2000;
 
 impl PacketLink {
     /// Opens a packet socket on the device called `name` in the calling thread's network namespace.
@@ -100,11 +113,16 @@ impl PacketLink {
                 .map_err(|error| XdpError::system(doing("size the receive buffer"), error))?;
         }
         packet::bind(fd, device.index).map_err(|error| XdpError::system(doing("bind a packet socket"), error))?;
-        if let Some(group) = config.fanout_group {
-            let argument = i32::from(group) | ((libc::PACKET_FANOUT_HASH as i32) << 16);
-            set(libc::PACKET_FANOUT, argument)
-                .map_err(|error| XdpError::system(doing("join a fanout group"), error))?;
-        }
+        let join = |group| {
+            let (flag, number) = match group {
+                FanoutGroup::New => (FANOUT_UNIQUE, 0),
+                FanoutGroup::Number(number) => (0, number.into()),
+            };
+            set(libc::PACKET_FANOUT, number | (libc::PACKET_FANOUT_HASH as i32 | flag) << 16)?;
+            packet::fanout_group(fd)
+        };
+        let joined = config.fanout_group.map(join).transpose();
+        let fanout_group = joined.map_err(|error| XdpError::system(doing("join a fanout group"), error))?;
         tracing::info!(
             device = name,
             driver = device.driver,
@@ -136,8 +154,14 @@ impl PacketLink {
             stats: LinkStats::default(),
             kernel_drops: Cell::new(0),
             dead: None,
+            fanout_group,
             socket,
         })
+    }
+
+    /// Returns the number of the socket's group, for the other sockets of it.
+    pub fn fanout_group(&self) -> Option<u16> {
+        self.fanout_group
     }
 
     /// Records an error if the device is gone. It may also only be down.

@@ -43,6 +43,8 @@ mod rxnfc {
 pub enum HashFunction {
     /// The Toeplitz hash of Microsoft's RSS specification.
     Toeplitz,
+    /// Toeplitz, over ends that are mixed so that both directions of a flow have one hash.
+    Symmetric,
     /// Another one (`ETH_RSS_HASH_*` bits).
     Other(u8),
 }
@@ -77,15 +79,26 @@ impl Rss {
         data.set(8, entries as u32);
         data.set(12, key_len as u32);
         control.ethtool(device, &mut data).map_err(unsupported)?;
-        Ok(Rss {
-            function: match data.byte(16) {
+        let driver = NetDevice::find(device).map(|found| found.driver).unwrap_or_default();
+        Ok(Rss::of(&data, entries, key_len, &driver))
+    }
+
+    /// Parses a `struct ethtool_rxfh` with a table and a key of these sizes.
+    fn of(data: &EthtoolBuffer, entries: usize, key_len: usize, driver: &str) -> Rss {
+        Rss {
+            function: match (data.byte(16), data.byte(17)) {
+                // `input_xfrm`, since Linux 6.8.
+                (0 | 1, 1..) => HashFunction::Symmetric,
+                // It hashes so by default (`rx_hash_symmetric`), which older kernels do not report. If it
+                // was turned off, packets are forwarded between cores needlessly.
+                (0 | 1, 0) if driver == "mlx5_core" => HashFunction::Symmetric,
                 // Zero: a driver from before there were several functions.
-                0 | 1 => HashFunction::Toeplitz,
-                other => HashFunction::Other(other),
+                (0 | 1, 0) => HashFunction::Toeplitz,
+                (other, _) => HashFunction::Other(other),
             },
             table: (0..entries).map(|i| data.get(24 + 4 * i)).collect(),
             key: (0..key_len).map(|i| data.byte(24 + 4 * entries + i)).collect(),
-        })
+        }
     }
 
     /// Prepares [`Rss::queue_of`] for many flows. Returns `None` if the hash function is not

@@ -4,7 +4,7 @@
 mod support;
 
 use fs_core::{FramePool, Framing, RxChecksum};
-use fs_xdp::{Link, LinkKind, PacketConfig, PacketLink, TapConfig, TapKind, TapLink, XdpError};
+use fs_xdp::{FanoutGroup, Link, LinkKind, PacketConfig, PacketLink, TapConfig, TapKind, TapLink, XdpError};
 use rustix::thread::CapabilitySet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -132,6 +132,26 @@ fn vlan_tags_are_restored() {
     }
 }
 
+/// Two processes of the same namespace with a device each.
+#[test]
+fn new_fanout_groups_differ() {
+    if skipped_without_root("new fanout groups") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    veth.b.run("ip link add fsx2 type veth peer name fsx3 && ip link set fsx2 up");
+    let open = |name, group| {
+        let config = PacketConfig { fanout_group: Some(group), ..Default::default() };
+        veth.b.enter(|| PacketLink::open(name, config))
+    };
+    let first = open("fsx1", FanoutGroup::New).unwrap();
+    let other = open("fsx2", FanoutGroup::New).unwrap();
+    let number = first.fanout_group().unwrap();
+    assert_ne!(other.fanout_group(), Some(number));
+    assert_eq!(open("fsx1", FanoutGroup::Number(number)).unwrap().fanout_group(), Some(number));
+    assert!(open("fsx2", FanoutGroup::Number(number)).is_err(), "a group has one device");
+}
+
 /// Each flow goes to exactly one of the group's sockets.
 #[test]
 fn fanout_group_shares_the_packets() {
@@ -139,7 +159,7 @@ fn fanout_group_shares_the_packets() {
         return;
     }
     let veth = Veth::new(1, 1500);
-    let config = PacketConfig { fanout_group: Some(77), ..Default::default() };
+    let config = PacketConfig { fanout_group: Some(FanoutGroup::Number(77)), ..Default::default() };
     let mut group = [open(&veth.b, "fsx1", config), open(&veth.b, "fsx1", config)];
     let mut sender = open(&veth.a, "fsx0", PacketConfig::default());
     let flows = 64;

@@ -10,7 +10,7 @@ use crate::local::core_stream::{CoreStream, recv_vectored, send_vectored};
 use crate::local::kernel_stream::KernelStream;
 use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
-use fs_core::{Connect, Error, Received, Shutdown, TcpId, TcpOptions};
+use fs_core::{Connect, Error, Protocol, Received, Shutdown, TcpId, TcpOptions};
 use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -92,7 +92,7 @@ impl TcpStream {
         data: &[u8],
     ) -> io::Result<(TcpStream, usize)> {
         let core = CoreRef::require()?;
-        let carrier = core.carrier(connect.local, connect.remote, connect.options.device);
+        let carrier = core.carrier(Protocol::Tcp, connect.local, connect.remote, connect.options.device);
         if carrier != Carrier::Core {
             let stream = KernelStream::connect(core, connect, lease, carrier).await?;
             // Only the core sends data with the SYN, so none is taken.

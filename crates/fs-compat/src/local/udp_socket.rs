@@ -9,7 +9,7 @@ use crate::local::attempts::each_addr;
 use crate::local::attempts::when_ready;
 use crate::local::udp_kernel::{KernelSide, source_in_kernel};
 use crate::on_core_unsafe::OnItsCore;
-use fs_core::{Error, Ready as CoreReady, UdpId, UdpMeta};
+use fs_core::{Error, Protocol, Ready as CoreReady, UdpId, UdpMeta};
 use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
 use socket2::SockRef;
 use std::cell::Cell;
@@ -153,7 +153,7 @@ impl UdpSocket {
     fn set_peer(&self, remote: SocketAddr) -> io::Result<()> {
         let device = self.core.inspect(|stack| stack.udp_device(self.id)).io()?;
         let local = self.local_addr()?;
-        let elsewhere = || self.core.carrier(Some(local), remote, device) != Carrier::Core;
+        let elsewhere = || self.core.carrier(Protocol::Udp, Some(local), remote, device) != Carrier::Core;
         let kernel = self.kernel.as_ref().filter(|_| elsewhere());
         if let Some(kernel) = kernel {
             let broadcast = kernel.options().broadcast()?;

@@ -2,6 +2,7 @@
 //! wake tasks. The tasks run between two turns.
 
 use super::state::CoreShared;
+use crate::sys::from_now;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ impl CoreShared {
     /// Runs turns without tokio until the closed connections of all cores have sent their queued
     /// data, or the time is over.
     pub(crate) fn drain(self: &Rc<Self>, most: Duration) {
-        let until = Instant::now() + most;
+        let until = from_now(most);
         loop {
             let worked = self.turn() > 0;
             if !worked && self.stack.borrow().tcp_connections() == 0 && !self.io.borrow().is_backed_up() {

@@ -301,10 +301,16 @@ impl CoreRef {
         Ok(PortLease::new(shared, place))
     }
 
-    /// Returns which carrier a new connection should use, by the kernel's routes. `bound`: the
+    /// Returns which carrier a new connection, or a UDP socket with a peer, should use, by the kernel's routes. `bound`: the
     /// device that the socket is bound to. The kernel's answers are cached until routes, rules,
     /// addresses or devices change.
-    pub fn carrier(&self, from: Option<SocketAddr>, to: SocketAddr, bound: Option<IfaceId>) -> Carrier {
+    pub fn carrier(
+        &self,
+        protocol: Protocol,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        bound: Option<IfaceId>,
+    ) -> Carrier {
         let shared = &self.0.shared;
         match shared.carriers {
             Carriers::Core => return Carrier::Core,
@@ -317,7 +323,7 @@ impl CoreRef {
         }
         let Some(routes) = &shared.control.routes else { return Carrier::Core };
         let bound = bound.map_or(0, |device| routes.index_of(device));
-        match routes.of((from, to, bound), &mut self.0.route_cache.borrow_mut()) {
+        match routes.of((protocol, from, to, bound), &mut self.0.route_cache.borrow_mut()) {
             ConnectRoute::Ours => {
                 // What the control thread has sent before this answer, such as the routes of a device
                 // that the runtime has just got.

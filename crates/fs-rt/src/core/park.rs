@@ -44,7 +44,7 @@ pub(crate) struct Reactor {
     sources: Vec<Rc<dyn Source>>,
     /// Sources have been asked to ring the doorbell.
     rings: bool,
-    /// Some link has no descriptor.
+    /// Some link has no descriptor, or none was free for it.
     must_poll: bool,
     timer: Pin<Box<Sleep>>,
     timer_at: Option<Instant>,
@@ -199,11 +199,15 @@ impl Reactor {
         self.links.clear();
         self.unwatched.clear();
         let io = self.core.io.borrow();
+        self.must_poll = io.ports.iter().any(Port::must_be_polled);
         for fd in io.ports.iter().filter_map(|port| port.link.wake_fd()) {
             match fd.try_clone_to_owned() {
                 Ok(fd) => self.unwatched.push(fd),
-                // No descriptor is free for it, so poll it by time.
-                Err(_) => self.must_poll = true,
+                // No descriptor is free for it, so poll it by time, and try again in the next turn.
+                Err(_) => {
+                    self.must_poll = true;
+                    self.core.links_changed.set(true);
+                }
             }
         }
     }

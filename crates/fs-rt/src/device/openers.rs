@@ -2,7 +2,7 @@
 
 use super::queues::{NamedQueues, QueueOpener};
 use fs_core::IfaceId;
-use fs_xdp::{NetDevice, PortTable, QueueConfig, Umem, XdpConfig, XdpDevice, XdpError};
+use fs_xdp::{NetDevice, PortTable, QueueConfig, QueueCounts, Umem, XdpConfig, XdpDevice, XdpError};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +16,8 @@ pub(crate) struct Taken {
     pub(crate) named: Option<NamedQueues>,
     /// It was not attached to yet ([`crate::Builder::late_devices`]).
     pub(crate) is_late: bool,
+    /// Its index and queues when it last had too few, and its queues with the program attached.
+    pub(crate) refused: Option<((u32, QueueCounts), QueueCounts)>,
 }
 
 /// Devices in the order of interfaces. Shared with the threads that open queues, and emptied at the
@@ -75,16 +77,25 @@ impl Openers {
         fill: impl FnOnce(PortTable) -> io::Result<()>,
     ) -> Option<Result<QueueOpener, XdpError>> {
         let taken = self.lock();
-        let Taken { opener: None, name, config, umem, rings, named, is_late } = taken.get(usize::from(n))? else {
+        let Taken { opener: None, name, config, umem, rings, named, is_late, refused } = taken.get(usize::from(n))?
+        else {
             return None;
         };
         let (name, config, umem, named) = (name.clone(), *config, umem.clone(), named.clone());
-        let (rings, is_late) = (*rings, *is_late);
+        let (rings, is_late, refused) = (*rings, *is_late, *refused);
         drop(taken);
         let found = NetDevice::find(&name).ok()?;
         // Most of the time another program has a late device, and asking costs less than trying.
         if is_late && found.xdp_mode().is_some() {
             return None;
+        }
+        let last = named.as_ref().and_then(|named| named.iter().copied().max()).unwrap_or(cores as u32 - 1);
+        // Some core would have no queue to send through.
+        let too_few = |QueueCounts { rx, tx, .. }| XdpError::NoSuchQueue { device: name.clone(), queue: last, rx, tx };
+        // Attaching interrupts the device, so not while it is as it was.
+        let before = (found.index, found.queue_counts());
+        if let Some((_, queues)) = refused.filter(|(then, _)| *then == before) {
+            return Some(Err(too_few(queues)));
         }
         let guarded = |table: &PortTable| {
             table.guard(!is_late)?;
@@ -92,10 +103,11 @@ impl Openers {
         };
         Some(XdpDevice::attach_filled(&name, config, guarded).and_then(|device| {
             let queues = device.queue_counts_now();
-            let last = named.as_ref().and_then(|named| named.iter().copied().max()).unwrap_or(cores as u32 - 1);
             if queues.rx.min(queues.tx) <= last {
-                // Some core would have no queue to send through.
-                return Err(XdpError::NoSuchQueue { device: name, queue: last, rx: queues.rx, tx: queues.tx });
+                if let Some(taken) = self.lock().get_mut(usize::from(n)) {
+                    taken.refused = Some((before, queues));
+                }
+                return Err(too_few(queues));
             }
             let opener = QueueOpener::new(device, umem, rings, named);
             if is_late {
@@ -122,5 +134,30 @@ impl Drop for Emptied {
     fn drop(&mut self) {
         let taken = std::mem::take(&mut *self.0.lock());
         drop(taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_xdp::UmemConfig;
+
+    #[test]
+    fn device_with_too_few_queues_is_not_attached_to_again() {
+        let lo = NetDevice::find("lo").unwrap();
+        let queues = lo.queue_counts();
+        let openers = Openers::default();
+        openers.add(Taken {
+            opener: None,
+            name: lo.name,
+            config: XdpConfig::default(),
+            umem: Umem::new(UmemConfig { chunks: 64, chunk_size: 2048 }).unwrap(),
+            rings: QueueConfig::default(),
+            named: None,
+            is_late: false,
+            refused: Some(((lo.index, queues), queues)),
+        });
+        let again = openers.attach_again(IfaceId(0), 2, |_| panic!("it is attached to"));
+        assert!(matches!(again, Some(Err(XdpError::NoSuchQueue { queue: 1, .. }))));
     }
 }

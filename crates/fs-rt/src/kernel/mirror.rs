@@ -27,7 +27,7 @@ pub(crate) struct Device {
     pub(crate) mac: [u8; 6],
     pub(crate) mtu: u16,
     pub(crate) addrs: Vec<Cidr>,
-    /// The device was deleted.
+    /// The device was deleted, or has left the namespace, and was not adopted again.
     pub(crate) gone: bool,
 }
 
@@ -221,11 +221,14 @@ impl Mirror {
                 Message::NewLink(link) if link.header.index == device.index => Some(link),
                 _ => None,
             });
-            device.gone = link.is_none();
-            link.into_iter().flat_map(|link| &link.attributes).for_each(|attribute| match attribute {
-                LinkAttribute::Mtu(mtu) => device.mtu = u16::try_from(*mtu).unwrap_or(u16::MAX),
-                LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
-                _ => {}
+            // One that is back, perhaps with the same index, is adopted after its queues are opened again.
+            device.gone |= link.is_none();
+            link.into_iter().filter(|_| !device.gone).flat_map(|link| &link.attributes).for_each(|attribute| {
+                match attribute {
+                    LinkAttribute::Mtu(mtu) => device.mtu = u16::try_from(*mtu).unwrap_or(u16::MAX),
+                    LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
+                    _ => {}
+                }
             });
         }
         let addresses = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
@@ -341,7 +344,7 @@ impl Mirror {
     }
 
     pub(super) fn route(&self, message: &RouteMessage, into: &mut Vec<Route>) {
-        let RouteHeader { table, kind, destination_prefix_length: prefix, flags, .. } = message.header;
+        let RouteHeader { table, kind, destination_prefix_length: prefix, flags, tos, .. } = message.header;
         let mut table = u32::from(table);
         let mut to = None;
         let mut metric = 0;
@@ -366,7 +369,10 @@ impl Mirror {
             RouteType::Throw => Some(Refusal::Throw),
             _ => return,
         };
-        if flags.contains(RouteFlags::Dead) || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        // The dump contains cached exceptions too (`fib_dump_info_fnhe`, `rt6_nh_dump_exceptions`): of ICMP
+        // redirects, and of path MTUs that the kernel has learned. Our table has no TOS.
+        let is_unusable = flags.intersects(RouteFlags::Dead | RouteFlags::Cloned) || tos != 0;
+        if is_unusable || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
             return;
         }
         let v4 = message.header.address_family == netlink_packet_route::AddressFamily::Inet;

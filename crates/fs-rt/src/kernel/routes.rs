@@ -1,7 +1,8 @@
 //! Routes of connections, as the kernel answers the cores' questions.
 
 use crate::netlink::{Flow, Netlink};
-use fs_core::IfaceId;
+use fs_core::{IfaceId, Protocol};
+use netlink_packet_route::route::RouteHeader;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,8 +23,8 @@ pub(crate) struct RouteLookup {
     by_kernel: bool,
 }
 
-/// Source, destination, and the device that the socket is bound to; 0: none.
-type Ends = (Option<SocketAddr>, SocketAddr, u32);
+/// Protocol, source, destination, and the device that the socket is bound to; 0: none.
+type Ends = (Protocol, Option<SocketAddr>, SocketAddr, u32);
 
 /// Answers that a core has cached.
 #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ pub(crate) struct RouteCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectRoute {
     Ours,
-    /// Through another device of the kernel's.
+    /// Through another device of the kernel's, or by another table than `main`.
     Others,
     /// No route: the errno of connect(2).
     None(i32),
@@ -102,7 +103,7 @@ impl RouteLookup {
         route
     }
 
-    fn ask(&self, (from, to, bound): Ends) -> ConnectRoute {
+    fn ask(&self, (protocol, from, to, bound): Ends) -> ConnectRoute {
         // A link-local address belongs to the device of its scope, or of the address that the
         // socket is bound to.
         let scope = |at: SocketAddr| match at {
@@ -115,13 +116,20 @@ impl RouteLookup {
         }
         let uid = crate::sys::effective_user();
         let port = from.map_or(0, |from| from.port());
-        let flow = Flow { to, from: from.map(|from| from.ip()), port, uid, mark: 0, device };
+        let protocol = match protocol {
+            Protocol::Tcp => libc::IPPROTO_TCP as u8,
+            Protocol::Udp => libc::IPPROTO_UDP as u8,
+        };
+        let flow = Flow { protocol, to, from: from.map(|from| from.ip()), port, uid, mark: 0, device };
         match self.netlink.lock().unwrap_or_else(PoisonError::into_inner).route(flow) {
             Err(error) => ConnectRoute::None(error.raw_os_error().unwrap_or(libc::ENETUNREACH)),
             Ok(route) if !route.unicast => ConnectRoute::None(libc::ENETUNREACH),
             Ok(route) => {
+                // The stack has the routes of `main` only, and another table may have another gateway. No
+                // table: the socket is bound to the device, and the kernel takes the peer for a neighbour.
+                let is_known = [0, RouteHeader::RT_TABLE_MAIN.into()].contains(&route.table);
                 let ours = self.indexes.lock().unwrap_or_else(PoisonError::into_inner).contains(&route.device);
-                if ours && !self.by_kernel { ConnectRoute::Ours } else { ConnectRoute::Others }
+                if ours && is_known && !self.by_kernel { ConnectRoute::Ours } else { ConnectRoute::Others }
             }
         }
     }
@@ -137,16 +145,20 @@ mod tests {
         let routes = RouteLookup::open(vec![1]).unwrap();
         let mut known = RouteCache::default();
         // Destinations within the host have no route through a device.
-        assert_eq!(routes.of((None, to, 0), &mut known), ConnectRoute::None(libc::ENETUNREACH));
+        assert_eq!(routes.of((Protocol::Tcp, None, to, 0), &mut known), ConnectRoute::None(libc::ENETUNREACH));
         assert_eq!(known.known.len(), 1);
-        let flow = Flow { to, from: None, port: 0, uid: 0, mark: 0, device: 0 };
+        let flow = Flow { protocol: 6, to, from: None, port: 0, uid: 0, mark: 0, device: 0 };
         assert_eq!(Netlink::open([]).unwrap().device_of(flow).unwrap(), 1, "lo");
-        known.known.insert((None, to, 0), ConnectRoute::Ours);
-        assert_eq!(routes.of((None, to, 0), &mut known), ConnectRoute::Ours, "it is not asked twice");
+        known.known.insert((Protocol::Tcp, None, to, 0), ConnectRoute::Ours);
+        assert_eq!(routes.of((Protocol::Tcp, None, to, 0), &mut known), ConnectRoute::Ours, "it is not asked twice");
         routes.changed([1].into_iter());
-        assert_eq!(routes.of((None, to, 0), &mut known), ConnectRoute::None(libc::ENETUNREACH), "but after a change");
+        assert_eq!(
+            routes.of((Protocol::Tcp, None, to, 0), &mut known),
+            ConnectRoute::None(libc::ENETUNREACH),
+            "but after a change"
+        );
         for port in 0..MAX_CACHED_ROUTES as u16 + 9 {
-            routes.of((None, SocketAddr::new(to.ip(), port), 0), &mut known);
+            routes.of((Protocol::Tcp, None, SocketAddr::new(to.ip(), port), 0), &mut known);
         }
         assert!(known.known.len() <= MAX_CACHED_ROUTES);
     }

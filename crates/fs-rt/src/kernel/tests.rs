@@ -5,7 +5,7 @@ use crate::ports::Addresses;
 use fs_core::{IfaceId, Refusal};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
 };
 use std::io;
 use std::net::Ipv4Addr;
@@ -44,6 +44,24 @@ fn other_devices_addresses_are_no_routes() {
     });
     // A packet to a loopback address never leaves by a device of ours.
     assert!(told.is_some_and(|addrs| addrs.iter().all(|addr| !addr.is_loopback())), "{changes:?}");
+}
+
+/// Its queues are closed, so a device of its index is not taken without the opener.
+#[test]
+fn device_is_gone_until_it_is_adopted() {
+    let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mut mirror = Mirror::read(&[index]).unwrap();
+    let lo = mirror.devices[0].clone();
+    mirror.devices[0].gone = true;
+    mirror.devices[0].mtu = 1;
+    let mut changes = Vec::new();
+    mirror.take(Ok(netlink::Notices::Lost), &mut changes).unwrap();
+    assert!(mirror.devices[0].gone, "it has come back with its index");
+    mirror.adopt(0, index);
+    mirror.take(Ok(netlink::Notices::Messages(Vec::new())), &mut changes).unwrap();
+    assert_eq!(mirror.devices[0], lo);
+    let told = WorldChange::Device { iface: IfaceId(0), mac: lo.mac, mtu: lo.mtu };
+    assert!(changes.contains(&told), "what has changed while it was gone: {changes:?}");
 }
 
 /// The kernel could not be asked. The change is found after it answers again.
@@ -123,4 +141,26 @@ fn dead_hops_of_a_route_are_left_out() {
     let mut routes = Vec::new();
     mirror.route(&message, &mut routes);
     assert_eq!(routes.iter().map(|route| route.iface).collect::<Vec<_>>(), [IfaceId(1)]);
+}
+
+/// A dump contains the kernel's cached exceptions too (`fib_dump_info_fnhe`, `rt6_nh_dump_exceptions`).
+#[test]
+fn route_exceptions_and_routes_of_one_tos_are_left_out() {
+    let mirror = Mirror::read(&[1]).unwrap();
+    let mirrored = |flags, tos| {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        (message.header.kind, message.header.table) = (RouteType::Unicast, RouteHeader::RT_TABLE_MAIN);
+        (message.header.destination_prefix_length, message.header.flags, message.header.tos) = (32, flags, tos);
+        let gateway = RouteAttribute::Gateway(RouteAddress::Inet([10, 9, 0, 3].into()));
+        let to = RouteAttribute::Destination(RouteAddress::Inet([10, 8, 0, 1].into()));
+        message.attributes = vec![to, gateway, RouteAttribute::Oif(1)];
+        let mut routes = Vec::new();
+        mirror.route(&message, &mut routes);
+        routes.len()
+    };
+    assert_eq!(mirrored(RouteFlags::empty(), 0), 1);
+    assert_eq!(mirrored(RouteFlags::Cloned, 0), 0, "of an ICMP redirect, or a path MTU");
+    assert_eq!(mirrored(RouteFlags::Dead, 0), 0);
+    assert_eq!(mirrored(RouteFlags::empty(), 0x10), 0, "other packets take another route");
 }

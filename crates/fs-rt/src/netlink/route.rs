@@ -19,11 +19,15 @@ pub struct KernelRoute {
     pub local: bool,
     /// The route leads to one host behind the device (not blackhole, prohibit …).
     pub unicast: bool,
+    /// The table that has the route, which `ip rule` has selected; 0: no table has one.
+    pub table: u32,
 }
 
 /// The properties of a connection that the kernel's routes depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
+    /// Its IP protocol (`IPPROTO_TCP`, `IPPROTO_UDP`).
+    pub protocol: u8,
     /// Destination of the connection.
     pub to: SocketAddr,
     /// The address that its socket is bound to.
@@ -44,7 +48,6 @@ impl Flow {
         const IP_PROTO: u16 = 27;
         const SOURCE_PORT: u16 = 28;
         const DESTINATION_PORT: u16 = 29;
-        const TCP: u8 = 6;
         let other = |kind, value: &[u8]| RouteAttribute::Other(DefaultNla::new(kind, value.to_vec()));
         let address = |ip| match ip {
             IpAddr::V4(v4) => RouteAddress::Inet(v4),
@@ -58,7 +61,7 @@ impl Flow {
         question.attributes = vec![
             RouteAttribute::Destination(address(to)),
             RouteAttribute::Uid(self.uid),
-            other(IP_PROTO, &[TCP]),
+            other(IP_PROTO, &[self.protocol]),
             other(DESTINATION_PORT, &self.to.port().to_be_bytes()),
         ];
         let from = self.from.map(|from| from.to_canonical());
@@ -83,16 +86,22 @@ impl Netlink {
     /// Asks the kernel for the route of a connection, including `ip rule`. An error is what
     /// connect(2) would return.
     pub fn route(&self, flow: Flow) -> io::Result<KernelRoute> {
-        let answers = self.question(Message::GetRoute(flow.question()))?;
+        let mut question = flow.question();
+        // Otherwise IPv4 always reports `main` (`inet_rtm_getroute`).
+        question.header.flags |= RouteFlags::LookupTable;
+        let answers = self.question(Message::GetRoute(question))?;
         let [Message::NewRoute(route), ..] = &answers[..] else {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         };
         let kind = route.header.kind;
         let (local, unicast) = (kind == RouteType::Local, kind == RouteType::Unicast);
-        let mut answer = KernelRoute { device: 0, source: None, local, unicast };
+        let table = route.header.table.into();
+        let mut answer = KernelRoute { device: 0, source: None, local, unicast, table };
         for attribute in &route.attributes {
             match attribute {
                 RouteAttribute::Oif(device) => answer.device = *device,
+                // The header has no room for more than a byte.
+                RouteAttribute::Table(table) => answer.table = *table,
                 RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => answer.source = Some((*v4).into()),
                 RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => answer.source = Some((*v6).into()),
                 _ => {}

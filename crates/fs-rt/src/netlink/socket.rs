@@ -1,12 +1,12 @@
 //! An rtnetlink socket: dumps, requests, change notifications, and neighbour resolution.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    Emitable, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator, ParseableParametrized,
 };
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkHeader, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -305,6 +305,10 @@ fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Reply) -> io::R
             Ok(message) => {
                 into.interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
+                    // The rest is missing.
+                    NetlinkPayload::Done(end) if end.code < 0 => {
+                        return Err(io::Error::from_raw_os_error(end.code.saturating_neg()));
+                    }
                     NetlinkPayload::Done(_) => return Ok(true),
                     NetlinkPayload::Error(error) => {
                         return if error.code.is_none() { Ok(true) } else { Err(error.to_io()) };
@@ -313,12 +317,32 @@ fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Reply) -> io::R
                     _ => {}
                 }
             }
-            Err(error) => tracing::debug!(%error, "ignored an unknown netlink message"),
+            Err(error) => match link_of(bytes, answer_to) {
+                Some(link) => into.messages.push(link),
+                None => tracing::debug!(%error, "ignored an unknown netlink message"),
+            },
         }
         // Messages are aligned to four bytes.
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(false)
+}
+
+/// Returns what the parser understands of a message about a link. It refuses all of it for one strange
+/// attribute, and the device would count as deleted.
+fn link_of(bytes: &[u8], answer_to: Option<u32>) -> Option<RouteNetlinkMessage> {
+    let message = NetlinkBuffer::new_checked(bytes).ok()?;
+    let make = match message.message_type() {
+        libc::RTM_NEWLINK => RouteNetlinkMessage::NewLink,
+        libc::RTM_DELLINK => RouteNetlinkMessage::DelLink,
+        _ => return None,
+    };
+    let mut link = LinkMessage::default();
+    link.header = LinkHeader::parse(message.payload()).ok()?;
+    let (attributes, family) = (message.payload().get(link.header.buffer_len()..)?, link.header.interface_family);
+    let attributes = NlasIterator::new(attributes).map_while(Result::ok);
+    link.attributes = attributes.filter_map(|one| LinkAttribute::parse_with_param(&one, family).ok()).collect();
+    answer_to.is_none_or(|number| number == message.sequence_number()).then(|| make(link))
 }
 
 #[cfg(test)]
@@ -328,9 +352,12 @@ mod tests {
 
     /// The end of a dump, as the kernel sends it.
     fn done(number: u32, flags: u16) -> Vec<u8> {
+        bytes(number, flags, NetlinkPayload::Done(DoneMessage::default()))
+    }
+
+    fn bytes(number: u32, flags: u16, payload: NetlinkPayload<RouteNetlinkMessage>) -> Vec<u8> {
         let mut header = NetlinkHeader::default();
         (header.sequence_number, header.flags) = (number, flags);
-        let payload = NetlinkPayload::<RouteNetlinkMessage>::Done(DoneMessage::default());
         let mut message = NetlinkMessage::new(header, payload);
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
@@ -372,5 +399,38 @@ mod tests {
         };
         assert!(uninterrupted(always).is_ok());
         assert_eq!(asked, DUMPS_MOST);
+    }
+
+    /// The kernel could not go on, as without room for one entry (`netlink_dump_done`).
+    #[test]
+    fn dump_that_ends_with_an_error_fails() {
+        let mut end = DoneMessage::default();
+        end.code = -libc::EMSGSIZE;
+        let ended = parse(&bytes(3, 0, NetlinkPayload::Done(end)), Some(3), &mut Reply::default());
+        assert_eq!(ended.unwrap_err().raw_os_error(), Some(libc::EMSGSIZE));
+        assert!(parse(&done(3, 0), Some(3), &mut Reply::default()).unwrap());
+    }
+
+    /// The alias of a device (`ip link set alias`) may have any bytes.
+    #[test]
+    fn link_with_a_strange_attribute_exists() {
+        let mut link = LinkMessage::default();
+        link.header.index = 7;
+        let alias = |alias: &str| LinkAttribute::IfAlias(alias.into());
+        link.attributes = vec![LinkAttribute::Mtu(1400), alias("caf_"), LinkAttribute::Carrier(1)];
+        for make in [RouteNetlinkMessage::NewLink, RouteNetlinkMessage::DelLink] {
+            let mut datagram = bytes(3, 0, make(link.clone()).into());
+            let at = datagram.windows(4).position(|four| four == b"caf_").unwrap();
+            datagram[at + 3] = 0xe9;
+            let mut reply = Reply::default();
+            assert!(!parse(&datagram, Some(3), &mut reply).unwrap());
+            let understood = vec![LinkAttribute::Mtu(1400), LinkAttribute::Carrier(1)];
+            let mut expected = LinkMessage::default();
+            (expected.header, expected.attributes) = (link.header.clone(), understood);
+            assert_eq!(reply.messages, [make(expected)]);
+            reply.messages.clear();
+            assert!(!parse(&datagram, Some(4), &mut reply).unwrap());
+            assert_eq!(reply.messages, [], "the reply to another question");
+        }
     }
 }

@@ -122,7 +122,7 @@ impl Spin {
         if !self.adapts {
             return;
         }
-        let longest = self.shortest * LONGEST;
+        let longest = self.shortest.saturating_mul(LONGEST);
         if idle > longest {
             // No spin would have caught it. Halved each time: a pause between two bursts is not
             // their end.

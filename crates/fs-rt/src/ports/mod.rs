@@ -363,7 +363,7 @@ impl Ports {
             return;
         }
         if entry.carried {
-            let until = Instant::now() + self.cool_down;
+            let until = crate::sys::from_now(self.cool_down);
             entry.until = Some(until);
             self.cooling().push((until, place));
             // The next owner in the kernel need not wait.

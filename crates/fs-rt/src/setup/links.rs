@@ -10,8 +10,8 @@ use crate::error::BuildError;
 use crate::netlink::Netlink;
 use fs_core::IfaceId;
 use fs_xdp::{
-    Link, LinkCaps, LinkStats, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind,
-    TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
+    FanoutGroup, Link, LinkCaps, LinkStats, NetDevice, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig,
+    TapKind, TapLink, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
 };
 use std::any::Any;
 use std::io;
@@ -186,7 +186,7 @@ fn open_xdp(builder: &mut Builder, mode: XdpMode, umem: &Arc<Umem>, opened: &mut
         opener.guard_all().map_err(failed)?;
         opened.tables.push(opener.table());
         let (opener, name, umem, named) = (Some(Arc::new(opener)), name.clone(), umem.clone(), named.clone());
-        let taken = Taken { opener, name, config, umem, rings, named, is_late: false };
+        let taken = Taken { opener, name, config, umem, rings, named, is_late: false, refused: None };
         opened.openers.add(taken);
     }
     Ok(())
@@ -219,7 +219,7 @@ fn leave_for_later(
         }
         let (name, config) = (device.name.clone(), xdp_config(&device.name, mode, is_alone));
         let (umem, named) = (umem.clone(), named.clone());
-        let taken = Taken { opener: None, name, config, umem, rings, named, is_late: true };
+        let taken = Taken { opener: None, name, config, umem, rings, named, is_late: true, refused: None };
         opened.openers.add(taken);
     }
     Ok(())
@@ -386,13 +386,12 @@ fn rings(frames: u32, queues: u32, chunk_size: u32) -> Result<QueueConfig, Build
 
 fn open_packet(builder: &Builder, opened: &mut Opened) -> Result<(), BuildError> {
     for (n, name) in builder.devices.iter().enumerate() {
-        // Fanout groups are per network namespace. The process id separates those of several
-        // processes.
-        let group = (std::process::id() as u16).wrapping_add(n as u16);
-        let fanout_group = (opened.links.len() > 1).then_some(group);
+        // The kernel chooses a number that no other process of the network namespace uses.
+        let mut fanout_group = (opened.links.len() > 1).then_some(FanoutGroup::New);
         for links in &mut opened.links {
             let config = PacketConfig { fanout_group, ..PacketConfig::default() };
             let link = PacketLink::open(name, config).map_err(|error| link_error(name, error))?;
+            fanout_group = link.fanout_group().map(FanoutGroup::Number);
             links.push((Box::new(link), IfaceId(n as u8)));
         }
     }

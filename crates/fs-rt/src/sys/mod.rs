@@ -17,7 +17,7 @@ mod user;
 mod watch;
 
 pub(crate) use affinity::{Cpus, online_cpus, pin_to_cpu};
-pub(crate) use clock::Clock;
+pub(crate) use clock::{Clock, from_now};
 pub(crate) use contention::{Contention, Witness};
 pub(crate) use descriptors::own_descriptor_table;
 pub(crate) use eventfd::EventFd;

@@ -5,6 +5,7 @@ use crate::sys::EventFd;
 use crate::{CoreRef, LinkChoice, Runtime, Source, Standalone};
 use fs_core::{Connect, FramePool, Framing, IfaceId, Listen, TcpOptions, TxFrame};
 use fs_xdp::{Umem, UmemConfig};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -19,6 +20,35 @@ fn idle_core_sleeps_until_a_deadline() {
     runtime.run(|_| tokio::time::sleep(Duration::from_millis(500))).unwrap();
     let stats = handle.stats().pop().unwrap().runtime;
     assert!(stats.sleeps > 0 && stats.sleeps < 20, "{stats:?}");
+}
+
+/// The limit is the process's, so the test runs itself again in one of its own.
+#[test]
+fn core_sleeps_after_descriptors_were_short() {
+    const ALONE: &str = "FS_RT_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["--exact", "tests::sleep::core_sleeps_after_descriptors_were_short", "--nocapture"]);
+        assert!(alone.env(ALONE, "1").status().unwrap().success());
+        return;
+    }
+    let (runtime, _peer) = runtime();
+    let sleeps = runtime.run(|_| async {
+        let core = CoreRef::require().unwrap();
+        let sleeps = || core.0.snapshot().runtime.sleeps;
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+        core.0.links_changed.set(true);
+        let before = sleeps();
+        until(|| sleeps() > before + 20).await;
+        setrlimit(Resource::Nofile, limit).unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let before = sleeps();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        sleeps() - before
+    });
+    let sleeps = sleeps.unwrap()[0];
+    assert!(sleeps < 20, "{sleeps} sleeps of a core that its link wakes");
 }
 
 /// State of a core that another thread sees.

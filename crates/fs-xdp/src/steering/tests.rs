@@ -24,6 +24,25 @@ fn hash_is_that_of_the_specification() {
 }
 
 #[test]
+fn symmetric_hash_is_no_plain_toeplitz() {
+    let of = |function, transform, driver| {
+        let mut data = EthtoolBuffer::new(ETHTOOL_GRSSH, 24 + 4 * 2 + 40);
+        data.set_bytes(16, &[function, transform]);
+        data.set(24 + 4, 3);
+        data.set_bytes(24 + 4 * 2, &KEY);
+        Rss::of(&data, 2, 40, driver)
+    };
+    let plain = Rss { function: HashFunction::Toeplitz, key: KEY.to_vec(), table: vec![0, 3] };
+    assert_eq!((of(0, 0, "igb"), of(1, 0, "ice")), (plain.clone(), plain));
+    // RXH_XFRM_SYM_XOR and RXH_XFRM_SYM_OR_XOR.
+    for (transform, driver) in [(1, "ice"), (2, "mlx5_core"), (0, "mlx5_core")] {
+        let rss = of(1, transform, driver);
+        assert_eq!((rss.function, rss.flows().is_none()), (HashFunction::Symmetric, true), "{driver}");
+    }
+    assert_eq!(of(2, 0, "mlx5_core").function, HashFunction::Other(2));
+}
+
+#[test]
 fn table_selects_the_queue() {
     let mut rss = Rss { function: HashFunction::Toeplitz, key: KEY.to_vec(), table: (0..128).map(|i| i % 6).collect() };
     let flow = flow("161.142.100.80:1766", "66.9.149.187:2794");

@@ -23,6 +23,18 @@ pub(crate) fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Returns the number of the fanout group that the socket is in.
+pub(crate) fn fanout_group(socket: BorrowedFd<'_>) -> io::Result<u16> {
+    let mut value = 0_i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_FANOUT);
+    // SAFETY: a live integer of the length that is told.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length) };
+    // The mode and flags are above the number.
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value as u16) }
+}
+
 /// Binds to all protocols of a device.
 pub(crate) fn bind(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     bind_to(socket, index, libc::ETH_P_ALL as u16)

@@ -45,6 +45,13 @@ fn zero_never_spins() {
     assert_eq!(spin.time(), us(0));
 }
 
+#[test]
+fn endless_spin_stays_endless() {
+    let mut spin = pinned(Duration::MAX);
+    spin.idle_ended(us(100));
+    assert_eq!(spin.time(), Duration::MAX);
+}
+
 fn preempted(preemptions: u64) -> Contention {
     Contention { preemptions, crowded: false }
 }
