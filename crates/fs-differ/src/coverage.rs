@@ -15,8 +15,8 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Counts a program's calls.
-    pub fn add(&mut self, program: &Program) {
+    /// Counts the calls of a program that have run, by the results of its steps.
+    pub fn add(&mut self, program: &Program, results: &[String]) {
         let mode = match program.mode {
             Mode::Alone => "one process",
             Mode::Ordered => "several, in order",
@@ -24,7 +24,11 @@ impl Coverage {
             Mode::Signals => "several, racing, with signals",
         };
         *self.programs.entry((program.profile.clone(), mode)).or_default() += 1;
-        for step in &program.steps {
+        for (step, result) in program.steps.iter().zip(results) {
+            // The actor did not exist, or was in a call.
+            if ["nobody", "dead", "busy"].contains(&result.as_str()) {
+                continue;
+            }
             *self.calls.entry(step.call).or_default() += 1;
             for (kind, arg) in step.call.kinds().iter().zip(&step.args) {
                 let names: Vec<&str> = match kind {
@@ -63,5 +67,31 @@ impl Coverage {
             let _ = writeln!(text, "| {} | {times} | {} |", call.name(), with.join(", "));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::generate;
+
+    #[test]
+    fn calls_that_did_not_run_are_not_counted() {
+        let program = generate(1, "");
+        let results = |first: &str| -> Vec<String> {
+            std::iter::once(first).chain(std::iter::repeat("0")).take(program.steps.len()).map(str::to_owned).collect()
+        };
+        let counted = |results: &[String]| {
+            let mut coverage = Coverage::default();
+            coverage.add(&program, results);
+            coverage.calls.values().sum::<u64>()
+        };
+        let all = program.steps.len() as u64;
+        assert_eq!(counted(&results("0")), all);
+        for first in ["nobody", "dead", "busy"] {
+            assert_eq!(counted(&results(first)), all - 1, "{first}");
+        }
+        // The runner has died.
+        assert_eq!(counted(&results("0")[..1]), 1);
     }
 }

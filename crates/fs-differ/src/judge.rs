@@ -105,6 +105,8 @@ pub struct Judge {
     pub unsteady: Vec<String>,
     /// Connections that were promoted and sends by their rings, in sides that are gone.
     carried: [u64; 2],
+    /// The kernel's results of the last program.
+    pub last: Trace,
 }
 
 /// A difference that has recurred.
@@ -138,6 +140,7 @@ impl Judge {
             allowed,
             _times: times,
             unsteady: Vec::new(),
+            last: Trace::new(),
             carried: [0; 2],
         })
     }
@@ -174,6 +177,7 @@ impl Judge {
             (self.kernel, self.ours) = Judge::sides(&self.name, self.rounds, self.fastsock.as_deref())?;
         }
         let (kernel, ours) = self.both(program, 1)?;
+        self.last.clone_from(&kernel);
         if self.same(program, &kernel, &ours) {
             if kernel == [HANGS] {
                 self.unsteady

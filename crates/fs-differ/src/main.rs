@@ -160,7 +160,6 @@ fn next(arguments: &Run, work: &mut Work) -> Result<Option<(String, Program)>> {
         }
     };
     work.next += 1;
-    work.coverage.add(&program);
     Ok(Some((name, program)))
 }
 
@@ -177,7 +176,9 @@ fn one_judge(name: &str, arguments: &Run, work: &Mutex<Work>, begin: Instant) ->
     let lock = || work.lock().unwrap_or_else(|broken| broken.into_inner());
     loop {
         let Some((name, program)) = next(arguments, &mut lock())? else { break };
-        let Some(difference) = judge.judge(&program)? else { continue };
+        let difference = judge.judge(&program)?;
+        lock().coverage.add(&program, &judge.last);
+        let Some(difference) = difference else { continue };
         let number = {
             let mut work = lock();
             if work.not_yet.has(&name, &difference.signature) {

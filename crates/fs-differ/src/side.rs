@@ -43,7 +43,9 @@ fn ip(args: &[&str]) -> Result<()> {
 impl Side {
     /// Makes a namespace, with a daemon in it if `fastsock` is given.
     pub fn up(name: &str, fastsock: Option<&Path>) -> Result<Side> {
-        let namespace = format!("differ-{}-{name}", std::process::id());
+        // The test runner removes namespaces that begin with FS_LAB.
+        let run = std::env::var("FS_LAB").unwrap_or_else(|_| "fst".into());
+        let namespace = format!("{run}-differ-{}-{name}", std::process::id());
         let dir = std::env::temp_dir().join(&namespace);
         std::fs::create_dir_all(&dir)?;
         ip(&["netns", "add", &namespace])?;

@@ -21,9 +21,34 @@ fn run_seeds(name: &str, seeds: u64) -> Vec<Report> {
     (0..seeds).map(|seed| run_or_explain(scenario, seed, folder()).unwrap_or_else(|what| panic!("{what}"))).collect()
 }
 
+/// Returns how often a scenario's own trouble has happened in a world.
+fn trouble(name: &str, report: &Report) -> u64 {
+    let Report { stats, links, .. } = report;
+    match name {
+        "small" | "rude" => stats.connect_failed,
+        "cores" => stats.packets_forwarded,
+        "pressure" => stats.window_probes,
+        "flood" | "syn-loss" => stats.syn_cookies_sent,
+        "bottleneck" => links.overflowed + links.marked + links.dropped,
+        "ecn" => stats.ecn_reductions,
+        "bursts" => links.burst_lost,
+        "spikes" => stats.rto_fired,
+        "flaps" | "user-timeout" => links.down,
+        "path-mtu" | "black-hole" => links.too_big,
+        "squeeze" => report.rx_dropped,
+        "reorder" => links.reordered,
+        "sleepy" => stats.keepalive_probes,
+        _ => stats.retransmits,
+    }
+}
+
 macro_rules! scenarios {
     ($($test:ident = $name:literal,)*) => {
-        $(#[test] fn $test() { run($name); })*
+        $(#[test] fn $test() {
+            let reports = run($name);
+            let trouble: u64 = reports.iter().map(|report| trouble($name, report)).sum();
+            assert!(trouble > 0, "{} had no trouble", $name);
+        })*
         /// A scenario that no test runs proves nothing.
         #[test]
         fn every_scenario_has_a_test() {

@@ -23,9 +23,13 @@ use std::time::{Duration, Instant};
 
 mod send;
 
-/// Most descriptors of a packet. The kernel takes `MAX_SKB_FRAGS` (17 by default, in practice at
-/// least 16).
-const DESCRIPTORS_MAX: usize = 16;
+/// Most descriptors of a packet that the kernel copies. It takes `MAX_SKB_FRAGS` (17 by default, in
+/// practice at least 16).
+const COPIED_DESCRIPTORS_MAX: usize = 16;
+/// Most descriptors of a packet in zero-copy mode: `xdp_zc_max_segs` of ice and i40e. The kernel takes a
+/// longer packet out of the TX ring up to this descriptor without sending or completing it, and sends
+/// the rest as a packet (`xskq_cons_read_desc_batch`). Lower: more packets are copied.
+const ZERO_COPY_DESCRIPTORS_MAX: usize = 8;
 /// Missing chunks from which on the fill ring is filled again: one access to the shared cursor per
 /// batch.
 const REFILL_BATCH: u32 = 32;
@@ -102,7 +106,7 @@ impl XdpLink {
             dead: None,
             asked_at: Instant::now(),
             offered_at: Instant::now(),
-            gathered: Vec::with_capacity(DESCRIPTORS_MAX + 2),
+            gathered: Vec::with_capacity(COPIED_DESCRIPTORS_MAX + 2),
             caps,
             socket,
             merge,

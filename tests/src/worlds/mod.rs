@@ -276,8 +276,7 @@ impl Stage<'_> {
         pair.ours.ask(&format!("flow {id} {address} {port} 0"))?;
         let start = Instant::now();
         let mut ring = false;
-        // A crowded machine may leave it to the kernel.
-        while !ring && start.elapsed() < Duration::from_millis(1500) {
+        while !ring && start.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(20));
             ring = self.daemon.with_ring(self.lab, port)?.iter().any(|pair| pair.ring_bytes > 1000);
         }

@@ -31,8 +31,13 @@ pub(crate) struct Rings {
     socket: OwnedFd,
     rings: [Ring; 4],
     sent: u32,
-    tx: u32,
+    /// Entries of each ring.
+    entries: [u32; 4],
 }
+
+const TX: usize = 1;
+const FILL: usize = 2;
+const COMPLETION: usize = 3;
 
 /// The descriptor is not the last one of its packet.
 pub(crate) const CONTINUED: u32 = 1 << 0;
@@ -75,14 +80,14 @@ impl Rings {
             }
         };
         let rings = [map(0)?, map(1)?, map(2)?, map(3)?];
-        Ok(Self { socket, rings, sent: 0, tx: sizes.tx })
+        Ok(Self { socket, rings, sent: 0, entries: parts.map(|(_, entries, _)| entries) })
     }
 
     /// Sends descriptors (address, length, options), as they are.
     pub(crate) fn transmit(&mut self, descriptors: &[(u64, u32, u32)]) {
-        let ring = &self.rings[1];
+        let ring = &self.rings[TX];
         for (address, length, options) in descriptors {
-            let at = ring.offsets.descriptors as usize + (self.sent % self.tx) as usize * 16;
+            let at = ring.offsets.descriptors as usize + (self.sent % self.entries[TX]) as usize * 16;
             ring.store64(at, *address);
             ring.store32(at + 8, *length);
             ring.store32(at + 12, *options);
@@ -92,8 +97,9 @@ impl Rings {
         self.kick();
     }
 
-    /// Overwrites one ring with noise. Adds `producer` to its producer index.
-    pub(crate) fn scribble(&mut self, which: usize, seed: u64, producer: u32) {
+    /// Overwrites one ring with noise, in which half of the descriptors and addresses lie in the memory
+    /// of this size. Adds `producer` to its producer index.
+    pub(crate) fn scribble(&mut self, which: usize, memory: u64, seed: u64, producer: u32) {
         let mut random = seed | 1;
         let mut next = || {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -105,10 +111,31 @@ impl Rings {
         (0..ring.length / 4).filter(|word| word * 4 != at).for_each(|word| {
             let value = next();
             // Half of the words are small, like plausible indexes and lengths.
-            ring.store32(word * 4, if value & 1 == 0 { value } else { value & 0xfff });
+            ring.store32(word * 4, if value & 1 == 0 { value >> 1 } else { value >> 1 & 0xfff });
         });
+        // The kernel takes half of what follows: words above are addresses beyond any memory.
+        let first = ring.offsets.descriptors as usize;
+        let (entries, size) = (self.entries[which] as usize, [16, 16, 8, 8][which]);
+        for entry in (0..entries).map(|entry| first + entry * size).filter(|_| which == TX || which == FILL) {
+            if next() & 1 == 0 {
+                let address = u64::from(next()) % memory;
+                // Some begin with a chunk, and some chunks are in the ring several times.
+                let address = [address, address & !0xfff, address & 0x7000][next() as usize % 3];
+                ring.store64(entry, address);
+            }
+            if which == TX {
+                ring.store32(entry + 8, [0, 1, 14, 60, 4096, u32::MAX][next() as usize % 6]);
+                ring.store32(entry + 12, [0, 1, 2, next()][next() as usize % 4]);
+            }
+        }
         ring.store32(at, before.wrapping_add(producer));
         self.kick();
+    }
+
+    /// Takes what is in the completion ring, without which the kernel soon sends nothing more.
+    pub(crate) fn take_completions(&self) {
+        let ring = &self.rings[COMPLETION];
+        ring.store32(ring.offsets.consumer as usize, ring.load32(ring.offsets.producer as usize));
     }
 
     fn kick(&self) {

@@ -208,7 +208,7 @@ fn ack_storm() {
         answers += sent(&mut host);
         host.advance(Duration::from_micros(100));
     }
-    assert!(answers <= 3, "{answers} ACKs in a second");
+    assert!((1..=3).contains(&answers), "{answers} ACKs in a second");
     works(&mut host, &mut peer, id, b"hello");
 }
 

@@ -61,7 +61,8 @@ impl Netlink {
     }
 
     /// Returns the sockets for requests and for notifications, which work in another process and
-    /// namespace too. The kernel checks both the process that made a socket and the one that asks.
+    /// namespace too. The kernel checks the rights of the process that asks. It checks those of the
+    /// opener only if the sender names no address (`NETLINK_SKB_DST`).
     pub fn into_sockets(self) -> [OwnedFd; 2] {
         [self.questions, self.notices].map(crate::sys::own_netlink)
     }

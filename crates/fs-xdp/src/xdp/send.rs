@@ -1,6 +1,6 @@
 //! Sends a batch: packets by the TX ring, runs of segments by the packet socket next to it.
 
-use super::{DESCRIPTORS_MAX, XdpLink};
+use super::{COPIED_DESCRIPTORS_MAX, XdpLink, ZERO_COPY_DESCRIPTORS_MAX};
 use crate::chain;
 use crate::checksum;
 use crate::merge::socket::Outcome;
@@ -173,15 +173,15 @@ impl XdpLink {
         let length: usize = packet.iter().map(|part| part.frame.len()).sum();
         let room = self.chunk_size as usize - HEADROOM as usize;
         let pieces = length.div_ceil(room);
-        if length == 0 || length > self.longest || (pieces > 1 && !self.caps.multi_buffer) {
+        let zero_copy = self.is_zero_copy();
+        let too_many = zero_copy && pieces > ZERO_COPY_DESCRIPTORS_MAX || pieces > 1 && !self.caps.multi_buffer;
+        if length == 0 || length > self.longest || too_many {
             give_back(pool, packet);
             return Placed::Dropped;
         }
-        let fits = packet.len() <= DESCRIPTORS_MAX
-            && packet.iter().all(|part| part.frame.off() >= self.tx_metadata_len as usize && !part.frame.is_empty());
-        // One copy here is cheaper than what the kernel does for each further descriptor of a packet it copies; without
-        // copies the descriptors are what is cheap.
-        let as_it_lies = fits && self.caps.multi_buffer && (pieces > 1 || self.is_zero_copy());
+        let fits =
+            packet.iter().all(|part| part.frame.off() >= self.tx_metadata_len as usize && !part.frame.is_empty());
+        let as_it_lies = fits && self.caps.multi_buffer && leaves_as_it_lies(packet.len(), pieces, zero_copy);
         let needed = if as_it_lies { packet.len() } else { pieces };
         if (self.socket.tx.free(needed as u32) as usize) < needed {
             return Placed::Full;
@@ -289,6 +289,16 @@ impl XdpLink {
     }
 }
 
+/// Returns true if the frames of a packet become its descriptors, and false if the packet is copied into `pieces` fresh
+/// chunks first.
+fn leaves_as_it_lies(frames: usize, pieces: usize, zero_copy: bool) -> bool {
+    if zero_copy {
+        return frames <= ZERO_COPY_DESCRIPTORS_MAX;
+    }
+    // The kernel copies the packet. One copy here costs less than what the kernel does for each further descriptor.
+    pieces > 1 && frames <= COPIED_DESCRIPTORS_MAX
+}
+
 /// Gives the handles of a packet back that the caller's list still shows but is about to forget.
 fn give_back(pool: &mut UmemPool, packet: &[TxFrame]) {
     for part in packet {
@@ -304,4 +314,22 @@ fn copy_between(pool: &mut UmemPool, from: &Frame, start: usize, to: &mut Frame,
     let end = to.len();
     to.grow_back(len);
     pool.copy(&source, to, end);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chain_fits_the_mode_of_its_queue() {
+        for (frames, pieces) in [(1, 1), (2, 1), (8, 1), (8, 3)] {
+            assert!(leaves_as_it_lies(frames, pieces, true), "{frames} frames");
+        }
+        for frames in [9, 16, 17, 64] {
+            assert!(!leaves_as_it_lies(frames, 3, true), "{frames} frames");
+        }
+        assert!(leaves_as_it_lies(2, 2, false) && leaves_as_it_lies(16, 3, false));
+        assert!(!leaves_as_it_lies(17, 3, false));
+        assert!(!leaves_as_it_lies(2, 1, false), "one copy instead of two descriptors");
+    }
 }
