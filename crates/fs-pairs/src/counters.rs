@@ -5,7 +5,10 @@
 //! user may ask.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+
+use fs_carrier::traffic::traffic;
 
 use crate::ask::Asker;
 use crate::message::{self, LEN, REASONS, Request};
@@ -67,6 +70,17 @@ counters! {
     wire_refused;
     /// Connections that one end reset.
     wire_reset;
+}
+
+impl Counters {
+    /// Adds the bytes of a pair whose region is `file`.
+    pub(crate) fn add(&mut self, file: Option<&OwnedFd>) {
+        for way in file.and_then(|file| traffic(file).ok()).into_iter().flatten() {
+            // Both ends can write any value there, so the sum may overflow.
+            self.ring_bytes = self.ring_bytes.wrapping_add(way.ring);
+            self.kernel_bytes = self.kernel_bytes.wrapping_add(way.kernel);
+        }
+    }
 }
 
 /// The longest record.

@@ -435,7 +435,7 @@ impl Registry {
             self.paired.remove(&row.facts.cookie);
             self.paired.remove(&row.other_cookie);
             let Some(over) = self.pairs.remove(&pair) else { return };
-            rows::add_traffic(&mut self.counted, &over);
+            self.counted.add(over.file.as_deref());
             // Only now: a user that forgets one end has both sockets in `paired` still.
             for process in over.processes {
                 self.change_user(process.uid, |user| user.ends = user.ends.saturating_sub(1));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fs_carrier::traffic::{Traffic, traffic};
 
-use super::{Pair, Refused, Registry};
+use super::{Refused, Registry};
 use crate::counters::Counters;
 use crate::facts::Facts;
 use crate::listing::{Process, ROWS, Row};
@@ -23,14 +23,6 @@ const COUNTERS_LAST: Duration = Duration::from_micros(10);
 
 fn row(facts: &Facts, ends: [Process; 2], refused: Option<Reason>, age: Duration, traffic: [Traffic; 2]) -> Row {
     Row { refused, age, netns: facts.netns, local: facts.local, peer: facts.peer, ends, traffic }
-}
-
-pub(super) fn add_traffic(counters: &mut Counters, pair: &Pair) {
-    for way in pair.file.as_ref().and_then(|file| traffic(file).ok()).into_iter().flatten() {
-        // Both ends can write any value there, so the sum may overflow.
-        counters.ring_bytes = counters.ring_bytes.wrapping_add(way.ring);
-        counters.kernel_bytes = counters.kernel_bytes.wrapping_add(way.kernel);
-    }
 }
 
 impl Registry {
@@ -65,7 +57,7 @@ impl Registry {
         let [processes, pairs, waiting] =
             [self.holders.len().saturating_sub(1), self.pairs.len(), self.waiting.len()].map(|n| n as u64);
         let mut counters = Counters { processes, pairs, waiting, ..self.counted };
-        self.pairs.values().for_each(|pair| add_traffic(&mut counters, pair));
+        self.pairs.values().for_each(|pair| counters.add(pair.file.as_deref()));
         if let Some(wire) = &self.wire {
             wire(&mut counters);
         }
