@@ -100,6 +100,7 @@ mod tests {
 
     use super::super::Limits;
     use super::*;
+    use crate::registry::Pair;
 
     /// A process that asks for counters all the time does not make the service read all pairs each
     /// time.
