@@ -285,6 +285,13 @@ async fn grpc(request: Request<Incoming>) -> Response<Body> {
         });
         return Response::new(StreamBody::new(futures(receiver)).boxed_unsync());
     }
+    if head.uri.path() == "/endless" {
+        let (sender, receiver) = mpsc::channel(4);
+        tokio::spawn(
+            async move { while sender.send(Frame::data(Bytes::from_static(&[b'x'; 16 << 10]))).await.is_ok() {} },
+        );
+        return Response::new(StreamBody::new(futures(receiver)).boxed_unsync());
+    }
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", "0".parse().unwrap());
     let uri = head.uri.to_string();
@@ -683,6 +690,46 @@ fn slow_streams_of_small_frames_end_no_other_stream() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             messages.send(Frame::data(Bytes::from_static(b"two"))).await.unwrap();
             assert_eq!(chat.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "two");
+        }
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// h2 counts the frames that arrive for requests which were cancelled before, and ends a connection that has
+/// too many.
+#[test]
+fn cancelled_requests_end_no_other_stream() {
+    let front = Identity::new();
+    let server = Http2Server::start(None);
+    let proxy = start_http2(&front, server.addr, "", "");
+    run(async {
+        let mut other = open(&front, proxy.addr()).await;
+        let (messages, receiver) = mpsc::channel(4);
+        let asking = other.send_request(request("/chat", StreamBody::new(futures(receiver)).boxed_unsync()));
+        messages.send(Frame::data(Bytes::from_static(b"one"))).await.unwrap();
+        let mut chat = asking.await.unwrap();
+        assert_eq!(chat.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+        for round in 0..12 {
+            let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+            // None of them takes the connection's window of others.
+            builder.initial_stream_window_size(32 << 10);
+            let stream = TokioIo::new(connect(&front, proxy.addr()).await);
+            let (sender, connection) = builder.handshake(stream).await.unwrap();
+            tokio::spawn(connection);
+            let asked = (0..90).map(|_| sender.clone().send_request(request("/endless", Empty::new().boxed_unsync())));
+            let mut responses = Vec::new();
+            for asked in asked.collect::<Vec<_>>() {
+                let mut response = asked.await.unwrap();
+                assert!(response.body_mut().frame().await.unwrap().unwrap().is_data());
+                responses.push(response);
+            }
+            drop(responses);
+            while identity::metric(&proxy, "fs_proxy_server_active") > 1 {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            messages.send(Frame::data(Bytes::from_static(b"two"))).await.unwrap();
+            let frame = chat.body_mut().frame().await.unwrap().unwrap_or_else(|error| panic!("{round}: {error}"));
+            assert_eq!(frame.into_data().unwrap(), "two");
         }
         assert_eq!(server.connections.load(Ordering::SeqCst), 1);
     });

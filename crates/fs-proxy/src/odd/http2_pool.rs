@@ -230,6 +230,9 @@ async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Dri
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_max_send_streams(0)
+        // Frames that arrive after their request was cancelled are such errors, and h2 counts them in the
+        // connection's whole life: a client that cancels many requests would end those of all others.
+        .max_local_error_reset_streams(None)
         .max_header_list_size(BUFFER_MAX as u32)
         .max_send_buf_size(BUFFER_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
