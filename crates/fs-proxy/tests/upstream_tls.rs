@@ -644,6 +644,8 @@ fn request_that_waits_for_a_place_uses_a_free_connection() {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
         };
+        // From this response on the proxy knows the limit.
+        assert_eq!(ask("/").await.unwrap(), 200);
         let first = ask("/never");
         active(1).await;
         let _held: Vec<_> = (1..9).map(|_| ask("/never")).collect();
