@@ -20,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -64,7 +64,7 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
         }
     } else {
         if !is_alone {
-            exchange.place = client.connection.another(site.config.timeouts.connect).await;
+            exchange.place = client.connection.another(Instant::now() + site.config.timeouts.connect).await;
             if exchange.place.is_none() {
                 return refuse(Refusal::NO_CONNECTION_LEFT, exchange);
             }
@@ -280,7 +280,8 @@ async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: 
     let open = site.connect(used.server(), site.config.timeouts.connect);
     #[cfg(feature = "http2")]
     if upstream.is_http2 {
-        let place = client.connection.another(site.config.timeouts.connect);
+        // It includes the time for which other requests open connections.
+        let place = client.connection.another(Instant::now() + site.config.timeouts.connect);
         return used.server().http2.take_or_open(place, open).await.map(Sender::Http2);
     }
     debug_assert!(!upstream.is_http2);
