@@ -368,9 +368,9 @@ impl Connection {
     }
 
     /// Waits for a place for a request next to others, because it uses another connection to a server.
-    /// Returns `None` if there is none within `limit`.
-    pub(crate) async fn another(&self, limit: Duration) -> Option<Place> {
-        tokio::time::timeout(limit, self.clients.room()).await.ok()?;
+    /// Returns `None` if there is none until then.
+    pub(crate) async fn another(&self, until: Instant) -> Option<Place> {
+        tokio::time::timeout_at(until.into(), self.clients.room()).await.ok()?;
         self.clients.open.set(self.clients.open.get() + 1);
         Some(Place(self.clients.clone()))
     }

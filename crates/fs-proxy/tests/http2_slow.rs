@@ -19,9 +19,9 @@ use identity::Identity;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::convert::Infallible;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -435,24 +435,38 @@ fn uploads_do_not_wait_for_each_other() {
     });
 }
 
-/// A body that its server does not take belongs to no client once the client has left.
+/// Returns the configuration of a TLS server.
+fn tls_of(identity: &Identity) -> Arc<ServerConfig> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
+    Arc::new(builder.with_single_cert(vec![identity.der.clone()], key).unwrap())
+}
+
+/// A body that its server does not take belongs to no client once the client has left, and has an end.
 #[test]
 fn stuck_upload_does_not_keep_the_place_of_its_client() {
     let (front, back) = (Identity::new(), Identity::new());
-    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    let key = PrivateKeyDer::from_pem_file(&back.key).unwrap();
-    let config = Arc::new(builder.with_single_cert(vec![back.der.clone()], key).unwrap());
+    let config = tls_of(&back);
     let deaf = backend(move |mut stream| {
         let mut tls = ServerConnection::new(config.clone()).unwrap();
         tls.complete_io(&mut stream)?;
+        let mut tls = StreamOwned::new(tls, stream);
+        let mut first = [0; 3];
+        tls.read_exact(&mut first)?;
+        if first == *b"GET" {
+            tls.write_all(&ok("here"))?;
+            tls.flush()?;
+        }
         std::thread::sleep(PATIENCE * 4);
         Ok(())
     });
-    let top = "limits = { client_connections = 1 }\ntimeouts = { idle = \"1s\", response = \"1s\" }";
-    let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}\n", back.certificate);
+    let top = "limits = { client_connections = 1 }\ntimeouts = { idle = \"5s\", response = \"5s\" }";
+    let tls =
+        format!("tls = {{ ca = {:?}, name = \"localhost\" }}\nkeepalive = {{ connections = 0 }}\n", back.certificate);
     let config = write_config(&(front.listener("http", deaf, top) + &tls));
     let proxy = Proxy { program: start_program(&config), config };
+    let before = proxy.program.descriptors();
     run(async {
         let (mut sender, connection) = http2::open(&front, proxy.addr()).await;
         // More than the sockets on the way hold.
@@ -460,5 +474,43 @@ fn stuck_upload_does_not_keep_the_place_of_its_client() {
         assert_eq!(response.status(), 504);
         connection.abort();
     });
-    eventually("the next client is served", || front.get(&proxy).is_ok());
+    eventually("the next client is served", || front.get(&proxy).is_ok_and(|body| body == "here"));
+    eventually("the connection is closed", || proxy.program.descriptors() == before);
+}
+
+/// The response is over, and the server takes no more of the request.
+#[test]
+fn upload_that_is_stuck_after_its_response_ends() {
+    let (front, back) = (Identity::new(), Identity::new());
+    let config = tls_of(&back);
+    let plain = backend(|mut stream| {
+        stream.read_exact(&mut [0; 100])?;
+        stream.write_all(&ok("early"))?;
+        std::thread::sleep(PATIENCE * 4);
+        Ok(())
+    });
+    let secure = backend(move |mut stream| {
+        let mut tls = ServerConnection::new(config.clone()).unwrap();
+        tls.complete_io(&mut stream)?;
+        let mut tls = StreamOwned::new(tls, stream);
+        tls.read_exact(&mut [0; 100])?;
+        tls.write_all(&ok("early"))?;
+        tls.flush()?;
+        std::thread::sleep(PATIENCE * 4);
+        Ok(())
+    });
+    let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}\n", back.certificate);
+    for (server, tls) in [(plain, ""), (secure, &*tls)] {
+        let config = write_config(&(front.listener("http", server, "timeouts = { idle = \"1s\" }") + tls));
+        let proxy = Proxy { program: start_program(&config), config };
+        let before = proxy.program.descriptors();
+        run(async {
+            let mut sender = open_for_parts(&front, &proxy).await;
+            let (parts, upload) = mpsc::channel(1);
+            let asking = sender.send_request(Request::post("https://a.example/").body(Parts(upload)).unwrap());
+            parts.send(Bytes::from(pattern(16 << 20))).await.unwrap();
+            assert_eq!(body(asking.await.unwrap()).await.0, b"early");
+        });
+        eventually("the connections are closed", || proxy.program.descriptors() == before);
+    }
 }

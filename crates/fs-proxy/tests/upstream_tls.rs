@@ -20,8 +20,8 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use std::convert::Infallible;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
@@ -200,6 +200,8 @@ struct Http2Server {
     connections: Arc<AtomicUsize>,
     /// Stops its connections with GOAWAY.
     goaway: Arc<tokio::sync::Notify>,
+    /// Breaks them off.
+    breaks: Arc<tokio::sync::Notify>,
 }
 
 impl Http2Server {
@@ -214,23 +216,30 @@ impl Http2Server {
         let addr = listener.local_addr().unwrap();
         let tls = identity.map(|identity| TlsServer::new(identity, None, &["h2"]).config);
         let (connections, goaway) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
-        let server = Self { addr, connections: connections.clone(), goaway: goaway.clone() };
+        let breaks = Arc::new(tokio::sync::Notify::new());
+        let server = Self { addr, connections: connections.clone(), goaway: goaway.clone(), breaks: breaks.clone() };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 while let Ok((stream, _)) = listener.accept().await {
                     connections.fetch_add(1, Ordering::SeqCst);
-                    let (tls, goaway) = (tls.clone(), goaway.clone());
+                    let (tls, goaway, breaks) = (tls.clone(), goaway.clone(), breaks.clone());
                     tokio::spawn(async move {
-                        match tls {
-                            None => serve_http2(stream, goaway, limit).await,
-                            Some(config) => {
-                                let acceptor = tokio_rustls::TlsAcceptor::from(config);
-                                if let Ok(stream) = acceptor.accept(stream).await {
-                                    serve_http2(stream, goaway, limit).await;
+                        let serving = async {
+                            match tls {
+                                None => serve_http2(stream, goaway, limit).await,
+                                Some(config) => {
+                                    let acceptor = tokio_rustls::TlsAcceptor::from(config);
+                                    if let Ok(stream) = acceptor.accept(stream).await {
+                                        serve_http2(stream, goaway, limit).await;
+                                    }
                                 }
                             }
+                        };
+                        tokio::select! {
+                            () = serving => {}
+                            () = breaks.notified() => {}
                         }
                     });
                 }
@@ -283,6 +292,13 @@ async fn grpc(request: Request<Incoming>) -> Response<Body> {
             }
             SMALL.fetch_add(1, Ordering::SeqCst);
         });
+        return Response::new(StreamBody::new(futures(receiver)).boxed_unsync());
+    }
+    if head.uri.path() == "/endless" {
+        let (sender, receiver) = mpsc::channel(4);
+        tokio::spawn(
+            async move { while sender.send(Frame::data(Bytes::from_static(&[b'x'; 16 << 10]))).await.is_ok() {} },
+        );
         return Response::new(StreamBody::new(futures(receiver)).boxed_unsync());
     }
     let mut trailers = HeaderMap::new();
@@ -637,6 +653,8 @@ fn request_that_waits_for_a_place_uses_a_free_connection() {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
         };
+        // From this response on the proxy knows the limit.
+        assert_eq!(ask("/").await.unwrap(), 200);
         let first = ask("/never");
         active(1).await;
         let _held: Vec<_> = (1..9).map(|_| ask("/never")).collect();
@@ -646,6 +664,116 @@ fn request_that_waits_for_a_place_uses_a_free_connection() {
         let waiting = ask("/");
         active(10).await;
         first.abort();
+        let status = tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
+        assert_eq!(status.unwrap(), 200);
+    });
+}
+
+/// The first connection needs no place, and may have ended while a request waits for one.
+#[test]
+fn request_that_waits_for_a_place_replaces_the_first_connection() {
+    if !own_ip().is_loopback() {
+        return println!("skipped: descriptors limit the kernel's connections only");
+    }
+    let front = Identity::new();
+    let server = Http2Server::with_limit(None, Some(1));
+    let top = "timeouts = { connect = \"120s\", response = \"120s\" }";
+    let config = write_config(&format!("{}http2 = true\n", front.listener("http", server.addr, top)));
+    // As above.
+    let proxy = Proxy { program: start_limited(&config, 100), config };
+    run(async {
+        let sender = open(&front, proxy.addr()).await;
+        let ask = |path| {
+            let mut sender = sender.clone();
+            let request = request(path, Empty::new().boxed_unsync());
+            tokio::spawn(async move { sender.send_request(request).await.unwrap().status() })
+        };
+        let active = async |count| {
+            while identity::metric(&proxy, "fs_proxy_server_active") < count {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        // From this response on the proxy knows the limit.
+        assert_eq!(ask("/").await.unwrap(), 200);
+        let first = ask("/never");
+        active(1).await;
+        let _held: Vec<_> = (1..9).map(|_| ask("/never")).collect();
+        while server.connections.load(Ordering::SeqCst) < 9 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let waiting = ask("/");
+        active(10).await;
+        // The longest waiting, which is the first connection.
+        server.breaks.notify_one();
+        assert_eq!(first.await.unwrap(), 502);
+        let status = tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
+        assert_eq!(status.unwrap(), 200);
+        assert_eq!(server.connections.load(Ordering::SeqCst), 10);
+    });
+}
+
+/// The number of requests before the one that waits: one with a response, and nine that hold connections.
+const LAST: usize = 10;
+
+/// Serves a connection with HTTP/2, of one request at a time. Counts the requests of all connections, responds to
+/// the first and the last one, and allows two on the second one's connection after `raise`.
+fn serve_with_a_raised_limit(mut stream: TcpStream, count: &AtomicUsize, raise: &AtomicBool) -> std::io::Result<()> {
+    let settings = |limit| [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, limit];
+    stream.write_all(&settings(1))?;
+    let mut read = stream.try_clone()?;
+    read.read_exact(&mut [0; 24])?;
+    loop {
+        let mut head = [0; 9];
+        read.read_exact(&mut head)?;
+        read.read_exact(&mut vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize])?;
+        match head[3..5] {
+            // SETTINGS, which are not an acknowledgement.
+            [4, 0] => stream.write_all(&[0, 0, 0, 4, 1, 0, 0, 0, 0])?,
+            // HEADERS. The response is `:status: 200`.
+            [1, _] => match count.fetch_add(1, Ordering::SeqCst) {
+                0 | LAST => stream.write_all(&[&[0, 0, 1, 1, 5], &head[5..], &[0x88]].concat())?,
+                1 => {
+                    eventually("the test says so", || raise.load(Ordering::SeqCst));
+                    stream.write_all(&settings(2))?;
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+}
+
+/// Nothing tells the proxy that a server allows more requests of a connection.
+#[test]
+fn request_that_waits_for_a_place_uses_a_raised_limit() {
+    if !own_ip().is_loopback() {
+        return println!("skipped: descriptors limit the kernel's connections only");
+    }
+    let front = Identity::new();
+    let (count, raise) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counts, raises) = (count.clone(), raise.clone());
+    let addr = backend(move |stream| serve_with_a_raised_limit(stream, &counts, &raises));
+    let top = "timeouts = { connect = \"120s\", response = \"120s\" }";
+    let config = write_config(&format!("{}http2 = true\n", front.listener("http", addr, top)));
+    // As above.
+    let proxy = Proxy { program: start_limited(&config, 100), config };
+    run(async {
+        let sender = open(&front, proxy.addr()).await;
+        let ask = || {
+            let mut sender = sender.clone();
+            let request = request("/", Empty::new().boxed_unsync());
+            tokio::spawn(async move { sender.send_request(request).await.unwrap().status() })
+        };
+        assert_eq!(ask().await.unwrap(), 200);
+        let _held: Vec<_> = (1..LAST).map(|_| ask()).collect();
+        while count.load(Ordering::SeqCst) < LAST {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let waiting = ask();
+        while identity::metric(&proxy, "fs_proxy_server_active") < LAST as u64 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        raise.store(true, Ordering::SeqCst);
         let status = tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
         assert_eq!(status.unwrap(), 200);
     });
@@ -683,6 +811,46 @@ fn slow_streams_of_small_frames_end_no_other_stream() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             messages.send(Frame::data(Bytes::from_static(b"two"))).await.unwrap();
             assert_eq!(chat.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "two");
+        }
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// h2 counts the frames that arrive for requests which were cancelled before, and ends a connection that has
+/// too many.
+#[test]
+fn cancelled_requests_end_no_other_stream() {
+    let front = Identity::new();
+    let server = Http2Server::start(None);
+    let proxy = start_http2(&front, server.addr, "", "");
+    run(async {
+        let mut other = open(&front, proxy.addr()).await;
+        let (messages, receiver) = mpsc::channel(4);
+        let asking = other.send_request(request("/chat", StreamBody::new(futures(receiver)).boxed_unsync()));
+        messages.send(Frame::data(Bytes::from_static(b"one"))).await.unwrap();
+        let mut chat = asking.await.unwrap();
+        assert_eq!(chat.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+        for round in 0..12 {
+            let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+            // None of them takes the connection's window of others.
+            builder.initial_stream_window_size(32 << 10);
+            let stream = TokioIo::new(connect(&front, proxy.addr()).await);
+            let (sender, connection) = builder.handshake(stream).await.unwrap();
+            tokio::spawn(connection);
+            let asked = (0..90).map(|_| sender.clone().send_request(request("/endless", Empty::new().boxed_unsync())));
+            let mut responses = Vec::new();
+            for asked in asked.collect::<Vec<_>>() {
+                let mut response = asked.await.unwrap();
+                assert!(response.body_mut().frame().await.unwrap().unwrap().is_data());
+                responses.push(response);
+            }
+            drop(responses);
+            while identity::metric(&proxy, "fs_proxy_server_active") > 1 {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            messages.send(Frame::data(Bytes::from_static(b"two"))).await.unwrap();
+            let frame = chat.body_mut().frame().await.unwrap().unwrap_or_else(|error| panic!("{round}: {error}"));
+            assert_eq!(frame.into_data().unwrap(), "two");
         }
         assert_eq!(server.connections.load(Ordering::SeqCst), 1);
     });

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 /// A server's connection during its response.
 pub(crate) struct Lease {
-    /// `None` if the connection is not to be used again.
-    pub(crate) sender: Option<Sender>,
+    pub(crate) sender: Sender,
+    /// The connection may be used again.
+    pub(crate) may_reuse: bool,
     pub(crate) used: Use,
     pub(crate) progress: Rc<Progress>,
 }
@@ -24,11 +25,9 @@ pub(crate) struct Lease {
 impl Lease {
     /// Returns the connection after a complete response. If the request is not complete, it cannot
     /// be used again.
-    fn finish(mut self) {
-        if self.progress.done.get()
-            && let Some(sender) = self.sender.take()
-        {
-            self.used.server().pool.put(sender);
+    fn finish(self) {
+        if self.progress.done.get() && self.may_reuse {
+            self.used.server().pool.put(self.sender);
         }
     }
 }

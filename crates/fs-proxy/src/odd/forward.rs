@@ -5,7 +5,7 @@ use super::client::Client;
 use super::exchange::Exchange;
 use super::headers::{self, Framing};
 use super::options::BUFFER_MAX;
-use super::pool::Sender;
+use super::pool::{Http1, Sender};
 use super::request_body::{Progress, RequestBody};
 use crate::config::Timeouts;
 use crate::http1::head::LINES_MAX;
@@ -17,8 +17,10 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, 
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::Builder;
 use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
 use std::io;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -62,7 +64,7 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
         }
     } else {
         if !is_alone {
-            exchange.place = client.connection.another(site.config.timeouts.connect).await;
+            exchange.place = client.connection.another(Instant::now() + site.config.timeouts.connect).await;
             if exchange.place.is_none() {
                 return refuse(Refusal::NO_CONNECTION_LEFT, exchange);
             }
@@ -81,8 +83,9 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     let (body, progress) = RequestBody::new(&client.connection, body, head.extensions.remove(), limits);
     exchange.progress = Some(progress.clone());
     let request = Request::from_parts(head, body);
+    let may_reuse = upgrade.is_none();
     match attempts(client, (&upstream, key), request, &progress, upgrade).await {
-        Ok((response, sender, used)) => answer(client, response, Lease { sender, used, progress }, exchange),
+        Ok((response, sender, used)) => answer(client, response, Lease { sender, may_reuse, used, progress }, exchange),
         Err(refusal) => refuse(refusal, exchange),
     }
 }
@@ -99,7 +102,7 @@ fn destination(client: &Client, head: &request::Parts) -> (Destination, Option<u
     (destination, key)
 }
 
-type Answer = (Response<Incoming>, Option<Sender>, Use);
+type Answer = (Response<Incoming>, Sender, Use);
 
 /// Tries servers until one responds, or no more may be tried.
 async fn attempts(
@@ -168,7 +171,7 @@ async fn attempts(
                 if reused {
                     used.server().stats().reused.add(1);
                 }
-                return Ok((response, upgrade.is_none().then_some(sender), used));
+                return Ok((response, sender, used));
             }
             Some(Err(failure)) => failure,
             None => {
@@ -277,7 +280,8 @@ async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: 
     let open = site.connect(used.server(), site.config.timeouts.connect);
     #[cfg(feature = "http2")]
     if upstream.is_http2 {
-        let place = client.connection.another(site.config.timeouts.connect);
+        // It includes the time for which other requests open connections.
+        let place = client.connection.another(Instant::now() + site.config.timeouts.connect);
         return used.server().http2.take_or_open(place, open).await.map(Sender::Http2);
     }
     debug_assert!(!upstream.is_http2);
@@ -287,11 +291,18 @@ async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: 
     let started = builder.handshake::<TokioIo<Stream>, RequestBody>(TokioIo::new(stream)).await;
     let (sender, connection) = started.map_err(io::Error::other)?;
     let addr = used.server().addr;
+    let (in_use, unused) = oneshot::channel();
+    let unused = stays_unused(unused, site.config.timeouts.idle);
     if upgrade {
         let (give, take) = oneshot::channel();
         client.tunnel.server.set(Some(take));
         tokio::task::spawn_local(async move {
-            match connection.without_shutdown().await {
+            let ended = tokio::select! {
+                biased;
+                ended = connection.without_shutdown() => ended,
+                () = unused => return,
+            };
+            match ended {
                 // Not needed if the server did not switch protocols.
                 Ok(parts) => drop(give.send((addr, parts))),
                 Err(error) => tracing::debug!("{addr}: {error}"),
@@ -299,12 +310,25 @@ async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: 
         });
     } else {
         tokio::task::spawn_local(async move {
-            if let Err(error) = connection.await {
+            let ended = tokio::select! {
+                biased;
+                ended = connection => ended,
+                () = unused => return,
+            };
+            if let Err(error) = ended {
                 tracing::debug!("{addr}: {error}");
             }
         });
     }
-    Ok(Sender::Http1(sender))
+    Ok(Sender::Http1(Http1 { sender, _in_use: in_use }))
+}
+
+/// Completes some time after a connection's last use. hyper waits for ever for a server that takes neither
+/// the rest of a request nor the end of TLS.
+async fn stays_unused(in_use: oneshot::Receiver<Infallible>, limit: Duration) {
+    // The sender sends nothing.
+    let _ = in_use.await;
+    tokio::time::sleep(limit).await;
 }
 
 fn answer(
@@ -317,7 +341,7 @@ fn answer(
     let framing = headers::to_client(&mut head);
     exchange.status = head.status.as_u16();
     exchange.server = Some((lease.used.server().addr, lease.used.server().index()));
-    if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.sender.is_some() {
+    if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.may_reuse {
         // The client did not request it, so it could not understand the following bytes.
         lease.used.complain(&"switches protocols without being asked");
         return refuse(Refusal::BROKE_PROTOCOL, exchange);
@@ -329,7 +353,7 @@ fn answer(
     }
     match framing {
         Framing::Clear => {}
-        Framing::Twice => lease.sender = None,
+        Framing::Twice => lease.may_reuse = false,
         Framing::Wrong(what) => {
             lease.used.complain(&what);
             return refuse(Refusal::BROKE_PROTOCOL, exchange);
@@ -368,7 +392,6 @@ fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use tokio::time::sleep;
 
     /// The time that a client takes for its upload is not the server's.

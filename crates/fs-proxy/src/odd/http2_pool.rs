@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
@@ -24,8 +25,10 @@ const STREAMS_MAX: usize = 100;
 /// slow clients hold memory.
 const STREAM_WINDOW: u32 = 128 << 10;
 /// Above the sum of the streams' windows, so that slow clients do not stop a connection. h2 adds up what each
-/// waiting DATA frame lacks to 256 bytes, and ends the connection at half of this. Too low: a client that leaves
-/// 13 responses with frames of 50 bytes unread ends those of all others. Too high: small frames hold memory.
+/// waiting DATA frame lacks to 256 bytes, about what it costs, and ends the connection at half of this. A frame
+/// of a request that was cancelled counts until larger frames make up for it. Too low: a client that leaves 13
+/// responses with frames of 50 bytes unread ends those of all others. Too high: small frames hold up to half of
+/// this in addition to their bytes.
 const CONNECTION_WINDOW: u32 = 128 << 20;
 
 /// Time without requests after which a connection ends that holds a place like a client's. Too low: each
@@ -146,14 +149,28 @@ impl Http2Pool {
         lines.iter().find(|line| line.has_room()).map(Share::of)
     }
 
-    /// Waits for a connection that has room.
-    async fn free(&self) -> Share {
-        loop {
-            if let Some(share) = self.take() {
-                return share;
+    /// Returns true if the next connection needs no place.
+    fn is_first_missing(&self) -> bool {
+        self.first.borrow().strong_count() == 0
+    }
+
+    /// Waits for a connection that has room. Returns `None` if a connection may be opened without a place.
+    async fn free(&self) -> Option<Share> {
+        let mut ended = pin!(self.ended.notified());
+        poll_fn(|cx| {
+            // Each time, because nothing tells that a server has raised its limit. A wait for a place wakes often.
+            loop {
+                if let Some(share) = self.take() {
+                    return Poll::Ready(Some(share));
+                }
+                if self.is_first_missing() {
+                    return Poll::Ready(None);
+                }
+                ready!(ended.as_mut().poll(cx));
+                ended.set(self.ended.notified());
             }
-            self.ended.notified().await;
-        }
+        })
+        .await
     }
 
     /// As [`Http2Pool::take`]. Opens a connection if none has room, and waits for its `place` if it is not the
@@ -173,26 +190,20 @@ impl Http2Pool {
         {
             return Err(copy(error));
         }
-        let is_first = self.first.borrow().strong_count() == 0;
-        let place = if is_first {
-            None
-        } else {
-            tokio::select! {
-                biased;
-                share = self.free() => return Ok(share),
-                place = place => place,
-            }
+        let place = tokio::select! {
+            biased;
+            share = self.free() => match share {
+                Some(share) => return Ok(share),
+                None => None,
+            },
+            // Another request may have more time for it.
+            place = place => Some(place.ok_or(Errno::MFILE)?),
         };
-        let opened = async {
-            if !is_first && place.is_none() {
-                return Err(Errno::MFILE.into());
-            }
-            start(open.await?).await
-        };
-        match opened.await {
+        match async { start(open.await?).await }.await {
             Ok((sender, driven, task)) => {
                 let (requests, is_given_up) = (Cell::new(0), Cell::new(self.is_closed.get()));
                 let (last_use, ended) = (Cell::new(Instant::now()), self.ended.clone());
+                let is_first = place.is_none();
                 let line = Rc::new(Line { sender, driven, task, requests, last_use, ended, is_given_up, place });
                 if is_first {
                     self.first.replace(Rc::downgrade(&line));
@@ -230,6 +241,9 @@ async fn start(stream: Stream) -> io::Result<(SendRequest<RequestBody>, Weak<Dri
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_max_send_streams(0)
+        // Frames that arrive after their request was cancelled are such errors, and h2 counts them in the
+        // connection's whole life: a client that cancels many requests would end those of all others.
+        .max_local_error_reset_streams(None)
         .max_header_list_size(BUFFER_MAX as u32)
         .max_send_buf_size(BUFFER_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;

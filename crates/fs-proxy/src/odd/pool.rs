@@ -9,12 +9,21 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// A connection with HTTP/1.1.
+pub(crate) struct Http1 {
+    pub(super) sender: SendRequest<RequestBody>,
+    /// Dropped with the last use. The connection's task then has an end.
+    pub(super) _in_use: oneshot::Sender<Infallible>,
+}
 
 /// A connection that a request is sent on.
 pub(crate) enum Sender {
-    Http1(SendRequest<RequestBody>),
+    Http1(Http1),
     #[cfg(feature = "http2")]
     Http2(Share),
 }
@@ -26,7 +35,7 @@ pub(super) type Unanswered = (Option<Request<RequestBody>>, Option<hyper::Error>
 impl Sender {
     pub(super) async fn send(&mut self, request: Request<RequestBody>) -> Result<Response<Incoming>, Unanswered> {
         let sent = match self {
-            Self::Http1(sender) => {
+            Self::Http1(Http1 { sender, .. }) => {
                 if sender.ready().await.is_err() {
                     return Err((Some(request), None));
                 }
@@ -66,7 +75,7 @@ fn ends_connection(error: &hyper::Error) -> bool {
 pub(crate) struct Pool {
     max: Cell<usize>,
     idle: Duration,
-    entries: RefCell<VecDeque<(SendRequest<RequestBody>, Instant)>>,
+    entries: RefCell<VecDeque<(Http1, Instant)>>,
     /// Counts the kept connections of all pools of the core.
     clients: Rc<Clients>,
 }
@@ -79,10 +88,10 @@ impl Pool {
     /// Returns the most recently used connection: the server is least likely to have closed it.
     pub(crate) fn take(&self) -> Option<Sender> {
         let mut entries = self.entries.borrow_mut();
-        while let Some((sender, since)) = entries.pop_back() {
+        while let Some((connection, since)) = entries.pop_back() {
             self.clients.unpool(1);
-            if !sender.is_closed() && since.elapsed() < self.idle {
-                return Some(Sender::Http1(sender));
+            if !connection.sender.is_closed() && since.elapsed() < self.idle {
+                return Some(Sender::Http1(connection));
             }
         }
         None
@@ -91,15 +100,15 @@ impl Pool {
     /// Keeps a connection. The oldest is dropped if there are too many here or on the core.
     pub(crate) fn put(&self, sender: Sender) {
         #[cfg_attr(not(feature = "http2"), expect(irrefutable_let_patterns, reason = "HTTP/2 has its own pool"))]
-        let Sender::Http1(sender) = sender else { return };
-        if self.max.get() == 0 || sender.is_closed() {
+        let Sender::Http1(connection) = sender else { return };
+        if self.max.get() == 0 || connection.sender.is_closed() {
             return;
         }
         if self.entries.borrow().len() >= self.max.get() {
             self.let_go();
         }
         if self.clients.pool() || (self.let_go() && self.clients.pool()) {
-            self.entries.borrow_mut().push_back((sender, Instant::now()));
+            self.entries.borrow_mut().push_back((connection, Instant::now()));
         }
     }
 
@@ -114,7 +123,7 @@ impl Pool {
     pub(crate) fn expire(&self) {
         let mut entries = self.entries.borrow_mut();
         let before = entries.len();
-        entries.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < self.idle);
+        entries.retain(|(connection, since)| !connection.sender.is_closed() && since.elapsed() < self.idle);
         self.clients.unpool(before - entries.len());
     }
 
