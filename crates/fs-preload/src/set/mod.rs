@@ -142,14 +142,11 @@ impl Polled {
 /// way. A child does not make those of its parent's threads.
 pub(crate) fn tell_all() {
     child::notice_fork();
-    table::for_each(|number, slot| {
+    tell_sets();
+    table::for_each(|_, slot| {
         let Some(held) = slot.object.hold() else { return };
-        match held.body() {
-            Body::Set(polled) if polled.generation.load(Ordering::Relaxed) == process::generation() => {
-                polled.set.get().tell(&SetCall::new(number));
-            }
-            Body::Set(_) => {}
-            Body::Socket(socket) => socket.pair().kernel().tell_cork(),
+        if let Some(socket) = held.socket() {
+            socket.pair().kernel().tell_cork();
         }
         held.release();
     });
@@ -158,8 +155,24 @@ pub(crate) fn tell_all() {
 /// Makes the deferred epoll_ctl(2) calls of a socket.
 pub(crate) fn tell(socket: &Socket) {
     if socket.is_untold() {
-        tell_all();
+        tell_sets();
     }
+}
+
+/// Makes all deferred epoll_ctl(2) calls. A program may do this at each close, so sockets, which may be many, are not referenced.
+fn tell_sets() {
+    table::for_each(|number, slot| {
+        if slot.state().kind() != Kind::Set {
+            return;
+        }
+        let Some(held) = slot.object.hold() else { return };
+        if let Body::Set(polled) = held.body()
+            && polled.generation.load(Ordering::Relaxed) == process::generation()
+        {
+            polled.set.get().tell(&SetCall::new(number));
+        }
+        held.release();
+    });
 }
 
 /// Frees, in a new child, the locks that a thread of the parent may have held. The parent makes its threads' deferred calls.
