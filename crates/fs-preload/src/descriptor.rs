@@ -321,6 +321,7 @@ pub(crate) fn leave_to_other(fd: RawFd) {
 /// Stops promotion, and pins promoted sockets. The program has created an io_uring, whose reads
 /// and writes the library does not see, or is about to confine itself.
 pub(crate) fn leave_all_to_kernel() {
+    child::notice_fork();
     promotion::disable();
     set::tell_all();
     table::for_each(|fd, _| leave_to_kernel(fd));
@@ -331,7 +332,6 @@ pub(crate) fn before_confinement() {
     if confined::is_confined() {
         return;
     }
-    child::notice_fork();
     leave_all_to_kernel();
     let mut has_rests = false;
     table::for_each(|fd, slot| {

@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering;
 use fs_carrier::kernel::{Errno, Event};
 use fs_carrier::set::{Member, Set};
 
-use crate::child;
 use crate::object::{Body, Held};
 use crate::process;
 use crate::slot::{Kind, Slot};
 use crate::socket::{Membership, Socket};
 use crate::sys::current::Current;
 use crate::sys::kernel::{Fd, SetCall};
+use crate::sys::wiped;
 use crate::table;
 
 pub(crate) use polled::Polled;
@@ -141,7 +141,10 @@ impl Polled {
 /// E6: makes the deferred calls: before a fork, and before a socket or a set is used in another
 /// way. A child does not make those of its parent's threads.
 pub(crate) fn tell_all() {
-    child::notice_fork();
+    // A child that has used no socket of the library has deferred nothing. Most of them only execute a program.
+    if wiped::is_wiped() {
+        return;
+    }
     tell_sets();
     table::for_each(|_, slot| {
         let Some(held) = slot.object.hold() else { return };

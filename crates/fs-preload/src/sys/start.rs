@@ -140,3 +140,25 @@ pub(crate) fn around_vfork(fork: impl FnOnce() -> c_int) -> c_int {
     }
     pid
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn child_that_only_executes_a_program_begins_nothing() {
+        wiped::prepare();
+        // SAFETY: the child calls nothing that another thread of its parent may have been in.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let was_wiped = wiped::is_wiped();
+            set::tell_all();
+            // SAFETY: it ends the child.
+            unsafe { libc::_exit(c_int::from(!(was_wiped && wiped::is_wiped()))) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of this process, and a number to write to.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+}
