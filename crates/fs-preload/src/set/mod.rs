@@ -110,15 +110,18 @@ impl Polled {
 
     /// Takes all sockets out of the set, whose last number is about to be closed. Another process may have it, and its registrations.
     pub(crate) fn end(&self, call: SetCall) {
-        // In a child that has not used it, the set is its parent's.
-        if self.generation.load(Ordering::Relaxed) != process::generation() {
+        // In a child that has not used it, the set is its parent's. Many sets have other files only.
+        if self.generation.load(Ordering::Relaxed) != process::generation() || !self.had_sockets.load(Ordering::Relaxed)
+        {
+            return;
+        }
+        // The kernel keeps the set until a thread that sleeps in it wakes up.
+        if self.set.get().has_sleepers(&call) {
             return;
         }
         self.set.get().tell(&call);
         table::for_each(|_, slot| {
-            if slot.registered().is_some_and(|at| at.set == self.id) {
-                slot.deregister();
-            }
+            slot.deregister_from(self.id);
             let Some(held) = slot.object.hold() else { return };
             if let Some(socket) = held.socket() {
                 socket.leave_set(self.id);
@@ -236,6 +239,7 @@ pub(crate) fn leave_registered(fd: RawFd, slot: &Slot) {
 
 fn join(held: &Held, call: SetCall, socket: &Socket, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
+    polled.gets_socket();
     if let Some(Membership { set, member, .. }) = socket.left_membership(polled.id(), fd) {
         set.add_again(&call, &member, events, data)?;
         socket.change_membership(polled.id(), fd, events, data);
