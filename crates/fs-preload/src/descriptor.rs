@@ -297,6 +297,18 @@ fn share_set(slot: &'static Slot) {
     held.release();
 }
 
+/// Called before the kernel alone waits for an epoll set. Returns false if the number is not one.
+pub(crate) fn leave_set_to_kernel(fd: RawFd) -> bool {
+    child::notice_fork();
+    let Some(held) = set::find(fd, None) else { return false };
+    if let Body::Set(polled) = held.body() {
+        // An error: the set cannot show the rest of a ring, of which the next epoll_wait(2) has the event.
+        let _shown = polled.enter_set(fd);
+    }
+    held.release();
+    true
+}
+
 /// Called when others read or write the socket from now on without the library: another process, or
 /// a part of the C library that no symbol replaces. If the ring has unread bytes, which they would
 /// miss, the connection is reset.
