@@ -86,6 +86,8 @@ pub(crate) fn report() {
 }
 
 extern "C" fn before_fork() {
+    // First, so that another thread defers nothing in a set whose calls were made. Last, for what it has begun since: the child has it, too.
+    process::count_fork();
     set::tell_all();
     lock();
     process::count_fork();
@@ -121,10 +123,13 @@ pub(crate) extern "C" fn in_child() {
     wiped::wipe();
 }
 
-/// Other ways to fork, which call no handler.
+/// Other ways to fork, which call no handler. Counts as `before_fork` does.
 pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
     process::count_fork();
-    around_vfork(fork)
+    around_vfork(|| {
+        process::count_fork();
+        fork()
+    })
 }
 
 /// A fork whose child only calls exec(2). Descriptors without close-on-exec were left to the
