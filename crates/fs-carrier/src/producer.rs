@@ -15,8 +15,8 @@ use crate::sync::Ordering;
 use crate::word::{KernelSend, Snapshot};
 
 /// Time that a sender uses the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
-/// after the peer's death; shorter: a system call more often. The clock's steps are longer on most kernels.
-const CHECK_NS: u64 = 1_000_000;
+/// after the peer's death, and P5 is later. Shorter: a sender of few messages makes a system call for each.
+const CHECK_NS: u64 = 50_000_000;
 /// Time in which all bytes may use the ring, until some must use the kernel (P5). Longer: a later
 /// firewall rule takes effect later. Shorter: the wake-up of a kernel send, about 70 µs, more
 /// often.

@@ -297,6 +297,18 @@ fn share_set(slot: &'static Slot) {
     held.release();
 }
 
+/// Called before the kernel alone waits for an epoll set. Returns false if the number is not one.
+pub(crate) fn leave_set_to_kernel(fd: RawFd) -> bool {
+    child::notice_fork();
+    let Some(held) = set::find(fd, None) else { return false };
+    if let Body::Set(polled) = held.body() {
+        // An error: the set cannot show the rest of a ring, of which the next epoll_wait(2) has the event.
+        let _shown = polled.enter_set(fd);
+    }
+    held.release();
+    true
+}
+
 /// Called when others read or write the socket from now on without the library: another process, or
 /// a part of the C library that no symbol replaces. If the ring has unread bytes, which they would
 /// miss, the connection is reset.
@@ -321,6 +333,7 @@ pub(crate) fn leave_to_other(fd: RawFd) {
 /// Stops promotion, and pins promoted sockets. The program has created an io_uring, whose reads
 /// and writes the library does not see, or is about to confine itself.
 pub(crate) fn leave_all_to_kernel() {
+    child::notice_fork();
     promotion::disable();
     set::tell_all();
     table::for_each(|fd, _| leave_to_kernel(fd));
@@ -331,7 +344,6 @@ pub(crate) fn before_confinement() {
     if confined::is_confined() {
         return;
     }
-    child::notice_fork();
     leave_all_to_kernel();
     let mut has_rests = false;
     table::for_each(|fd, slot| {

@@ -240,7 +240,10 @@ pub(crate) fn forget(slot: &Slot) {
 pub(crate) fn registered(slot: &Slot, control: Control) {
     let id = set::find(control.number, None).and_then(|held| {
         let id = match held.body() {
-            Body::Set(polled) if !polled.is_kernel_only() => Some(polled.id()),
+            Body::Set(polled) if !polled.is_kernel_only() => {
+                polled.gets_socket();
+                Some(polled.id())
+            }
             Body::Set(_) | Body::Socket(_) => None,
         };
         held.release();

@@ -289,6 +289,11 @@ impl Slot {
         self.registration.set.store(0, Ordering::Relaxed);
     }
 
+    /// Like [`Slot::deregister`], if the socket is in this set. Another thread may be adding it to a different one.
+    pub(crate) fn deregister_from(&self, set: u64) {
+        let _other = self.registration.set.compare_exchange(set, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     pub(crate) fn registered(&self) -> Option<Registered> {
         let at = &self.registration;
         let set = at.set.load(Ordering::Acquire);

@@ -30,6 +30,12 @@ fn failing() {
     assert_eq!(common::same("life", "failing").pins, 0);
 }
 
+/// A jump out of a call leaves nothing held. A socket whose lock is held by its own thread is pinned.
+#[test]
+fn jump() {
+    assert_eq!(common::same("life", "jump").pins, 0);
+}
+
 macro_rules! cases {
     ($($name:ident,)*) => {
         $(#[test]
@@ -41,6 +47,6 @@ macro_rules! cases {
 
 cases! {
     half_close, close, unread, pipe, dup, fork_used, fork_raw, fork_idle, fork_left, fork_storm, exec, vfork, exec_other, scm, signal, cancel, threads,
-    urgent, cork, cork_exec, stream, number, reused, option, jump, print, print_back, standard, splice,
+    urgent, cork, cork_exec, stream, number, reused, option, print, print_back, standard, splice,
     execl, uring, uring_rest, submit, confined_prctl, confined_syscall, space,
 }

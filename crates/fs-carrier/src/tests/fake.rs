@@ -50,6 +50,8 @@ pub(super) struct Pipe {
     pub(super) limit_ns: std::sync::atomic::AtomicU64,
     /// A signal handler ends the next wait of that end.
     pub(super) has_signal: std::sync::atomic::AtomicBool,
+    /// How often that end has asked for the socket's events.
+    pub(super) polls: std::sync::atomic::AtomicU32,
     /// Called when that end asks for the number of unread bytes.
     #[cfg(not(loom))]
     pub(super) on_unread: std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -75,6 +77,7 @@ impl Pipe {
             now_ns: std::sync::atomic::AtomicU64::new(0),
             limit_ns: std::sync::atomic::AtomicU64::new(0),
             has_signal: std::sync::atomic::AtomicBool::new(false),
+            polls: std::sync::atomic::AtomicU32::new(0),
             #[cfg(not(loom))]
             on_unread: std::sync::OnceLock::new(),
         })
@@ -234,6 +237,7 @@ impl Kernel for Fake {
     }
 
     fn events(&self) -> Events {
+        self.incoming.polls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Events { has_room: true, peer_closed: self.incoming.queue.lock().unwrap().is_ended, ..Events::default() }
     }
 

@@ -345,6 +345,19 @@ fn p4_end_is_noticed_by_one_send_after_it() {
 }
 
 #[test]
+fn p4_a_sender_of_250_messages_a_second_rarely_asks_the_kernel() {
+    let world = World::by_ring();
+    for i in 0..250_u64 {
+        world.back.now_ns.store(1 + i * 4_000_000, Ordering::Relaxed);
+        assert_eq!(world.a.send(b"one", false), Ok(3));
+        assert_eq!(world.receive(), b"one");
+    }
+    assert_eq!(world.a.counts().kernel_sends, 0);
+    let polls = world.back.polls.load(Ordering::Relaxed);
+    assert!(polls > 0 && polls <= 20, "{polls}");
+}
+
+#[test]
 fn p5_each_message_of_a_rare_sender_goes_by_the_kernel() {
     // The receiver serves others, and never sleeps.
     let world = World::by_ring();

@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering;
 use fs_carrier::kernel::{Errno, Event};
 use fs_carrier::set::{Member, Set};
 
-use crate::child;
 use crate::object::{Body, Held};
 use crate::process;
 use crate::slot::{Kind, Slot};
 use crate::socket::{Membership, Socket};
 use crate::sys::current::Current;
 use crate::sys::kernel::{Fd, SetCall};
+use crate::sys::wiped;
 use crate::table;
 
 pub(crate) use polled::Polled;
@@ -110,15 +110,18 @@ impl Polled {
 
     /// Takes all sockets out of the set, whose last number is about to be closed. Another process may have it, and its registrations.
     pub(crate) fn end(&self, call: SetCall) {
-        // In a child that has not used it, the set is its parent's.
-        if self.generation.load(Ordering::Relaxed) != process::generation() {
+        // In a child that has not used it, the set is its parent's. Many sets have other files only.
+        if self.generation.load(Ordering::Relaxed) != process::generation() || !self.had_sockets.load(Ordering::Relaxed)
+        {
+            return;
+        }
+        // The kernel keeps the set until a thread that sleeps in it wakes up.
+        if self.set.get().has_sleepers(&call) {
             return;
         }
         self.set.get().tell(&call);
         table::for_each(|_, slot| {
-            if slot.registered().is_some_and(|at| at.set == self.id) {
-                slot.deregister();
-            }
+            slot.deregister_from(self.id);
             let Some(held) = slot.object.hold() else { return };
             if let Some(socket) = held.socket() {
                 socket.leave_set(self.id);
@@ -141,15 +144,15 @@ impl Polled {
 /// E6: makes the deferred calls: before a fork, and before a socket or a set is used in another
 /// way. A child does not make those of its parent's threads.
 pub(crate) fn tell_all() {
-    child::notice_fork();
-    table::for_each(|number, slot| {
+    // A child that has used no socket of the library has deferred nothing. Most of them only execute a program.
+    if wiped::is_wiped() {
+        return;
+    }
+    tell_sets();
+    table::for_each(|_, slot| {
         let Some(held) = slot.object.hold() else { return };
-        match held.body() {
-            Body::Set(polled) if polled.generation.load(Ordering::Relaxed) == process::generation() => {
-                polled.set.get().tell(&SetCall::new(number));
-            }
-            Body::Set(_) => {}
-            Body::Socket(socket) => socket.pair().kernel().tell_cork(),
+        if let Some(socket) = held.socket() {
+            socket.pair().kernel().tell_cork();
         }
         held.release();
     });
@@ -158,8 +161,24 @@ pub(crate) fn tell_all() {
 /// Makes the deferred epoll_ctl(2) calls of a socket.
 pub(crate) fn tell(socket: &Socket) {
     if socket.is_untold() {
-        tell_all();
+        tell_sets();
     }
+}
+
+/// Makes all deferred epoll_ctl(2) calls. A program may do this at each close, so sockets, which may be many, are not referenced.
+fn tell_sets() {
+    table::for_each(|number, slot| {
+        if slot.state().kind() != Kind::Set {
+            return;
+        }
+        let Some(held) = slot.object.hold() else { return };
+        if let Body::Set(polled) = held.body()
+            && polled.generation.load(Ordering::Relaxed) == process::generation()
+        {
+            polled.set.get().tell(&SetCall::new(number));
+        }
+        held.release();
+    });
 }
 
 /// Frees, in a new child, the locks that a thread of the parent may have held. The parent makes its threads' deferred calls.
@@ -220,6 +239,7 @@ pub(crate) fn leave_registered(fd: RawFd, slot: &Slot) {
 
 fn join(held: &Held, call: SetCall, socket: &Socket, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
     let Body::Set(polled) = held.body() else { return Err(Errno::INVAL) };
+    polled.gets_socket();
     if let Some(Membership { set, member, .. }) = socket.left_membership(polled.id(), fd) {
         set.add_again(&call, &member, events, data)?;
         socket.change_membership(polled.id(), fd, events, data);

@@ -24,6 +24,8 @@ pub(crate) struct Polled {
     /// The set is in another set, or a call of poll(2) waits for it. Only the kernel knows such
     /// sleepers, so the set's sockets are pinned.
     pub(super) kernel_only: AtomicBool,
+    /// A connection was added to the set, so its end concerns connections.
+    pub(super) had_sockets: AtomicBool,
 }
 
 impl Polled {
@@ -36,6 +38,7 @@ impl Polled {
             forks: process::forks(),
             is_shared: AtomicBool::new(false),
             kernel_only: AtomicBool::new(false),
+            had_sockets: AtomicBool::new(false),
         }
     }
 
@@ -46,6 +49,11 @@ impl Polled {
     /// Returns whether this process alone has the set.
     pub(super) fn is_own(&self) -> bool {
         self.forks == process::forks() && !self.is_shared.load(Ordering::Relaxed) && !self.is_kernel_only()
+    }
+
+    /// Called before a connection is added.
+    pub(crate) fn gets_socket(&self) {
+        self.had_sockets.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_kernel_only(&self) -> bool {

@@ -8,7 +8,6 @@ use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
-use fs_carrier::gate::Gate;
 use fs_carrier::kernel::{Errno, Event, Events, Kernel, KernelSet, Machine, RecvMode, Registration, TcpInfo};
 use fs_carrier::sys::Socket as Real;
 use libc::{epoll_event, sigset_t, timespec};
@@ -17,6 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::errno::checked;
 use super::guarded::without_signals;
 use super::real;
+use super::threads::wait_for;
 use crate::confined;
 
 /// SIOCATMARK of <linux/sockios.h>.
@@ -41,10 +41,8 @@ const UNUSUAL: &[(c_int, c_int, c_int)] = &[
 #[derive(Debug)]
 pub(crate) struct Fd {
     number: AtomicI32,
-    /// What the kernel knows of TCP_CORK: [`MAY_BE_SET`], [`NOT_SET`] or [`UNTOLD`].
+    /// What the kernel knows of TCP_CORK: [`MAY_BE_SET`], [`NOT_SET`], [`UNTOLD`] or [`TELLING`].
     cork: AtomicU8,
-    /// Held while the kernel is told of TCP_CORK.
-    cork_gate: Gate<()>,
 }
 
 /// TCP_CORK may be set in the kernel.
@@ -53,10 +51,12 @@ const MAY_BE_SET: u8 = 0;
 const NOT_SET: u8 = 1;
 /// The application has set TCP_CORK, and the kernel was not told.
 const UNTOLD: u8 = 2;
+/// A thread, with signals blocked, tells the kernel. It alone ends this state.
+const TELLING: u8 = 3;
 
 impl Fd {
     pub(crate) fn new(number: c_int) -> Self {
-        Fd { number: AtomicI32::new(number), cork: AtomicU8::new(MAY_BE_SET), cork_gate: Gate::new(()) }
+        Fd { number: AtomicI32::new(number), cork: AtomicU8::new(MAY_BE_SET) }
     }
 
     #[inline]
@@ -79,26 +79,35 @@ impl Fd {
 
     /// The application is about to set TCP_CORK in the kernel.
     pub(crate) fn corks(&self) {
-        self.cork.store(MAY_BE_SET, Ordering::SeqCst);
+        self.change_cork(|_| MAY_BE_SET);
     }
 
-    /// Forgets, in a new child, what its parent has deferred. A thread of the parent may have held the gate.
+    /// Forgets, in a new child, what its parent has deferred. A thread of the parent may have been telling the kernel.
     pub(crate) fn begin_child(&self) {
-        self.cork_gate.break_lock();
-        self.corks();
+        self.cork.store(MAY_BE_SET, Ordering::SeqCst);
     }
 
     /// Handles the end of TCP_CORK. Returns whether the kernel knows nothing of it.
     pub(crate) fn forget_cork(&self) -> bool {
-        // Another thread may be telling the kernel. If this fails, the caller is a signal handler in the middle of this function.
-        let _guard = self.cork_gate.lock(&ThisThread);
-        self.cork.swap(NOT_SET, Ordering::SeqCst) == UNTOLD
+        self.change_cork(|_| NOT_SET) == UNTOLD
+    }
+
+    /// Changes the state, and returns the former one. Waits for a thread that tells the kernel.
+    fn change_cork(&self, change: impl Fn(u8) -> u8) -> u8 {
+        let mut before = TELLING;
+        wait_for(|| {
+            before = self.cork.load(Ordering::SeqCst);
+            let is_changed =
+                || self.cork.compare_exchange(before, change(before), Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            before != TELLING && is_changed()
+        });
+        before
     }
 
     /// Tells the kernel of TCP_CORK, if it does not know of it.
     #[inline]
     pub(crate) fn tell_cork(&self) {
-        if self.cork.load(Ordering::SeqCst) == UNTOLD {
+        if self.cork.load(Ordering::SeqCst) >= UNTOLD {
             self.tell_cork_now();
         }
     }
@@ -106,11 +115,10 @@ impl Fd {
     #[cold]
     fn tell_cork_now(&self) {
         without_signals(|| {
-            let _guard = self.cork_gate.lock(&ThisThread);
-            if self.cork.load(Ordering::SeqCst) == UNTOLD {
+            if self.change_cork(|known| if known == UNTOLD { TELLING } else { known }) == UNTOLD {
                 // Fails if the connection has ended.
                 let _set = rustix::net::sockopt::set_tcp_cork(self.borrow(), true);
-                self.corks();
+                self.cork.store(MAY_BE_SET, Ordering::SeqCst);
             }
         });
     }

@@ -86,6 +86,8 @@ pub(crate) fn report() {
 }
 
 extern "C" fn before_fork() {
+    // First, so that another thread defers nothing in a set whose calls were made. Last, for what it has begun since: the child has it, too.
+    process::count_fork();
     set::tell_all();
     lock();
     process::count_fork();
@@ -121,10 +123,13 @@ pub(crate) extern "C" fn in_child() {
     wiped::wipe();
 }
 
-/// Other ways to fork, which call no handler.
+/// Other ways to fork, which call no handler. Counts as `before_fork` does.
 pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
     process::count_fork();
-    around_vfork(fork)
+    around_vfork(|| {
+        process::count_fork();
+        fork()
+    })
 }
 
 /// A fork whose child only calls exec(2). Descriptors without close-on-exec were left to the
@@ -139,4 +144,26 @@ pub(crate) fn around_vfork(fork: impl FnOnce() -> c_int) -> c_int {
         after_fork();
     }
     pid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn child_that_only_executes_a_program_begins_nothing() {
+        wiped::prepare();
+        // SAFETY: the child calls nothing that another thread of its parent may have been in.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let was_wiped = wiped::is_wiped();
+            set::tell_all();
+            // SAFETY: it ends the child.
+            unsafe { libc::_exit(c_int::from(!(was_wiped && wiped::is_wiped()))) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of this process, and a number to write to.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
 }

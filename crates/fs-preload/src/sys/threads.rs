@@ -47,7 +47,7 @@ pub(crate) fn nap() {
 const YIELDS: u32 = 64;
 
 /// Waits until `attempt` takes a lock.
-pub(crate) fn wait_for(attempt: impl Fn() -> bool) {
+pub(crate) fn wait_for(mut attempt: impl FnMut() -> bool) {
     let mut yields = 0;
     while !attempt() {
         if yields < YIELDS {

@@ -321,6 +321,16 @@ static void on_jump(int s) { if (may_jump) { may_jump = 0; siglongjmp(back, 1); 
 static void jump_receive(struct end *e) {
     struct sigaction a = {.sa_handler = on_jump}; sigaction(SIGALRM, &a, 0); unsigned char b[8]; int jumps = 0;
     struct itimerval t = {{0, 0}, {0, 0}};
+    // Calls that change a registration.
+    int set = epoll_create1(EPOLL_CLOEXEC); struct epoll_event v = {EPOLLIN}; CHECK(epoll_ctl(set, EPOLL_CTL_ADD, e->fd, &v) == 0);
+    for (int i = 0; i < 400; i++) {
+        t.it_value.tv_usec = 20 + i % 60;
+        if (!sigsetjmp(back, 1)) { may_jump = 1; setitimer(ITIMER_REAL, &t, 0); for (int j = 0; j < 2000; j++) { v.events = j % 2 ? EPOLLIN : EPOLLIN | EPOLLOUT; epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v); } may_jump = 0; } else jumps++;
+        t.it_value.tv_usec = 0; setitimer(ITIMER_REAL, &t, 0);
+        CHECK(epoll_wait(set, &v, 1, 0) >= 0); v.events = EPOLLIN; CHECK(epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v) == 0);
+        put(e, 8); CHECK(epoll_wait(set, &v, 1, 5000) == 1 && v.events == EPOLLIN); get(e, 8);
+    }
+    close(set);
     // Only calls with MSG_PEEK are interrupted: a jump out of a read loses bytes on the kernel, too.
     for (int i = 0; i < 400; i++) {
         t.it_value.tv_usec = 20 + i % 60; t.it_interval.tv_usec = 0; 
@@ -330,7 +340,7 @@ static void jump_receive(struct end *e) {
     }
     rounds(e, 300, 0); alarm(300); meet(e); printf("jumped %s\n", jumps ? "out" : "never");
 }
-static void jump_send(struct end *e) { for (int i = 0; i < 400; i++) { get(e, 8); put(e, 8); } rounds(e, 300, 0); meet(e); }
+static void jump_send(struct end *e) { for (int i = 0; i < 800; i++) { get(e, 8); put(e, 8); } rounds(e, 300, 0); meet(e); }
 
 // A process that has confined itself makes only the program's system calls, also for bytes that its ring had before.
 #include <linux/filter.h>

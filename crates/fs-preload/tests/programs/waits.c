@@ -149,6 +149,25 @@ static void epoll_threads(struct end *e) {
 }
 // An event loop that ends, and another one over the same connection.
 static void epoll_remade(struct end *e) { for (int i = 0; i < 6; i++) { watch(e, i % 2 ? EPOLLET : 0); loop(e, wait_epoll, 300); if (i == 4) change(e, EPOLL_CTL_DEL, 0, 0, 0); CHECK(close(set) == 0); } meet(e); }
+// A thread that sleeps in a set which another thread closes still gets the set's events.
+static volatile pid_t sleeper_id;
+static void *sleeper(void *q) { struct end *e = q; struct epoll_event v; sleeper_id = gettid(); CHECK(epoll_wait(set, &v, 1, 20000) == 1 && v.events == EPOLLIN && v.data.u64 == 0x123456789abcdef0); return 0; }
+static int is_asleep(pid_t id) { char path[64], state = 0; snprintf(path, 64, "/proc/self/task/%d/stat", id); FILE *f = fopen(path, "r"); if (f) { fscanf(f, "%*d (%*[^)]) %c", &state); fclose(f); } return state == 'S'; }
+static void epoll_closed(struct end *e) {
+    if (*e->role == 'c') { meet(e); put(e, 8); meet(e); return; }
+    watch(e, 0); pthread_t t; pthread_create(&t, 0, sleeper, e); while (!sleeper_id || !is_asleep(sleeper_id)) usleep(1000);
+    CHECK(close(set) == 0); watch(e, 0); char c; CHECK(recv(e->fd, &c, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    meet(e); pthread_join(t, 0); get(e, 8); meet(e);
+}
+// io_submit(2) polls a set.
+#include <linux/aio_abi.h>
+static void epoll_submit(struct end *e) {
+    if (*e->role == 'c') { meet(e); put(e, 8); meet(e); return; }
+    watch(e, 0); aio_context_t context = 0; CHECK(syscall(SYS_io_setup, 1, &context) == 0); struct io_event done; struct timespec time = {10, 0};
+    struct iocb one = {.aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = set, .aio_buf = POLLIN}, *list = &one; CHECK(syscall(SYS_io_submit, context, 1L, &list) == 1);
+    char c; CHECK(recv(e->fd, &c, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    meet(e); CHECK(syscall(SYS_io_getevents, context, 1L, 1L, &done, &time) == 1 && done.res & POLLIN); wait_epoll(e); get(e, 8); meet(e);
+}
 // A child that only executes a program makes none of the deferred epoll_ctl(2) calls of its parent's threads.
 static void *changing(void *q) {
     struct end *e = q; struct epoll_event v; watch(e, 0);
@@ -179,6 +198,6 @@ static void epoll_dup(struct end *e) {
 struct scenario scenarios[] = {
     {"poll", poll_both, poll_both}, {"ppoll", ppoll_both, ppoll_both}, {"select", select_both, select_both}, {"pselect", pselect_both, pselect_both}, {"poll_end", poll_end, poll_end}, {"poll_all", poll_all, poll_all},
     {"epoll_level", epoll_level, epoll_level}, {"epoll_changes", epoll_changes, epoll_changes}, {"epoll_edge", epoll_edge, epoll_edge}, {"epoll_once", epoll_once, epoll_once}, {"epoll_nested", epoll_nested, epoll_nested},
-    {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_remade", epoll_remade, epoll_remade}, {"epoll_exec", epoll_echo, epoll_exec}, {"epoll_dup", epoll_dup, epoll_dup}, {0},
+    {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_submit", epoll_submit, epoll_submit}, {"epoll_closed", epoll_closed, epoll_closed}, {"epoll_remade", epoll_remade, epoll_remade}, {"epoll_exec", epoll_echo, epoll_exec}, {"epoll_dup", epoll_dup, epoll_dup}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -54,8 +54,9 @@ impl<K: Kernel> Hot<K> {
         self.renew(member);
         if !member.is_untold() {
             member.fd.store(fd, Ordering::Relaxed);
-            member.is_untold.store(true, Ordering::Relaxed);
+            // First: a thread that jumps out in between leaves a member that is in the list twice, and not one that is never told.
             self.untold.push(Arc::clone(member));
+            member.is_untold.store(true, Ordering::Relaxed);
         }
         true
     }

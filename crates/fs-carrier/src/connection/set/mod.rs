@@ -212,6 +212,11 @@ impl<K: Kernel> Set<K> {
         self.gate.lock(kernel).is_ok_and(|hot| hot.has_event())
     }
 
+    /// Returns whether a thread sleeps in the set, or is about to.
+    pub fn has_sleepers(&self, kernel: &impl KernelSet) -> bool {
+        self.gate.lock(kernel).is_ok_and(|hot| hot.sleepers != 0)
+    }
+
     /// Frees the gate of the calling thread after it has jumped out of a call (siglongjmp).
     pub fn break_own_locks(&self, kernel: &impl KernelSet) {
         self.gate.break_own(kernel);

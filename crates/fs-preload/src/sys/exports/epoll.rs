@@ -99,7 +99,7 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
             result
         }
         Found::Object(held) => {
-            let result = match held.body() {
+            let result = inside(|| match held.body() {
                 Body::Set(polled) => {
                     // A set in a set, unless the call fails at once.
                     let entered =
@@ -125,7 +125,7 @@ unsafe fn controlled(number: c_int, operation: c_int, fd: c_int, event: *mut epo
                     descriptor::retire(fd, held);
                     plain()
                 }
-            };
+            });
             held.release();
             result
         }

@@ -108,7 +108,8 @@ define! {
     };
 }
 
-/// io_submit(2) reads and writes sockets as aio_read(3) does. Programs that read files by it keep their rings.
+/// io_submit(2) reads and writes sockets as aio_read(3) does, and polls epoll sets (`IOCB_CMD_POLL`). Programs that read files by it keep
+/// their rings.
 ///
 /// # Safety
 /// Like io_submit(2).
@@ -127,7 +128,10 @@ unsafe fn leave_submitted(n: usize, list: *const *const u8) {
             return;
         }
         // SAFETY: it can be read.
-        descriptor::leave_to_other(unsafe { number.read_unaligned() });
+        let number = unsafe { number.read_unaligned() };
+        if !descriptor::leave_set_to_kernel(number) {
+            descriptor::leave_to_other(number);
+        }
     }
 }
 
