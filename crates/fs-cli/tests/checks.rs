@@ -67,6 +67,12 @@ fn configured_devices_that_do_not_exist_are_refused() {
         let says = String::from_utf8_lossy(&check.stderr).into_owned();
         assert!(!check.status.success() && says.contains(names), "{text}: {says}");
     }
+    // `[wire]` opens its device, so the other ones are checked before.
+    std::fs::write(file, "devices = ['fs-none1']\n[wire]\ndevice = 'fs-none0'\n[[wire.port]]\nport = 80").unwrap();
+    let control = directory.0.join("control.sock");
+    let start = fastsock(&["up", "--config", file, "--control", control.to_str().unwrap()]);
+    let says = String::from_utf8_lossy(&start.stderr).into_owned();
+    assert!(!start.status.success() && says.contains("fs-none1"), "{says}");
     std::fs::write(file, "devices = ['fs-none0']").unwrap();
     let doctor = fastsock(&["doctor", "--json", "--config", file, "--control", "/nonexistent/control.sock"]);
     assert!(!doctor.status.success());
@@ -89,7 +95,7 @@ fn addresses_are_checked_before_the_device_is_opened() {
     let directory = Directory::new("addresses");
     let file = directory.0.join("fastsock.toml");
     let wire = |device| format!("[wire]\ndevice = '{device}'\n[[wire.port]]\nport = 80\naddresses = ['192.0.2.1']");
-    for (device, expected) in [("lo", "lo does not have the address 192.0.2.1"), ("fs-none0", "fs-none0")] {
+    for (device, expected) in [("lo", "lo does not have the address 192.0.2.1"), ("fs-none0", "cannot serve [wire]")] {
         std::fs::write(&file, wire(device)).unwrap();
         let mut command = Command::new("setpriv");
         if rustix::process::geteuid().is_root() {
