@@ -505,3 +505,17 @@ fn port_in_use_is_an_error_that_names_it() {
     let said = String::from_utf8_lossy(&result.stderr).into_owned();
     assert!(!result.status.success() && said.contains("in use") && said.contains(&addr.to_string()), "{said}");
 }
+
+/// systemd starts the proxy again until the address is there. A device must not be opened each time.
+#[test]
+fn address_is_checked_before_the_device_is_opened() {
+    // An address for documentation (RFC 5737). lo has no XDP in its driver.
+    let text = "[[listener]]\naddress = \"192.0.2.1:8080\"\nmode = \"tcp\"\nupstream = \"u\"\n\
+                [[upstream]]\nname = \"u\"\nservers = [\"127.0.0.1:1\"]\n";
+    let config = write_config(text);
+    let stack = ["--stack", "fastsock", "--device", "lo", "--link", "xdp-native"];
+    let result = output(EXE, &[&["--config", config.to_str().unwrap()], &stack[..]].concat());
+    std::fs::remove_file(&config).unwrap();
+    let error = String::from_utf8_lossy(&result.stderr);
+    assert!(!result.status.success() && error.contains("cannot listen on 192.0.2.1:8080"), "{error}");
+}
