@@ -54,7 +54,7 @@ mod worker;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
-use config::Config;
+use config::{Config, ConfigError};
 use fs_stacks::{Cores, StackArgs, StackKind};
 use handover::Inherited;
 use metrics::Metrics;
@@ -92,6 +92,9 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
+/// The exit status for an error in the configuration's text (EX_CONFIG of sysexits.h). The unit does not try again.
+const WRONG_FILE: u8 = 78;
+
 /// Runs the program with the process's arguments until it is stopped.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -106,7 +109,8 @@ pub fn run() -> ExitCode {
         Err(error) => {
             // Without a backtrace: the usual error is a typo in the configuration.
             eprintln!("Error: {error:#}");
-            ExitCode::FAILURE
+            let is_final = error.downcast_ref::<ConfigError>().is_some_and(|error| error.is_of_text);
+            if is_final { ExitCode::from(WRONG_FILE) } else { ExitCode::FAILURE }
         }
     }
 }
