@@ -337,14 +337,18 @@ fn full_disk_changes_no_file() {
     std::fs::create_dir_all(&folder).unwrap();
     let (file, content) = (folder.join("environment"), format!("A = '{}'\n", "b".repeat(80)));
     std::fs::write(&file, &content).unwrap();
+    root.unit("enabled.service", "");
+    root.enable("enabled", false).unwrap();
+    let enabled = root.drop_in("enabled.service").unwrap();
     let full = rustix::process::Rlimit { current: Some(100), maximum: Some(100) };
     rustix::process::setrlimit(rustix::process::Resource::Fsize, full).unwrap();
-    for service in ["some", "postgresql@15-main"] {
+    for service in ["some", "postgresql@15-main", "enabled"] {
         let error = format!("{:#}", root.enable(service, false).unwrap_err());
         assert!(error.contains("cannot write ") && error.contains("File too large"), "{error}");
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
     assert_eq!(root.drop_in("some.service"), None);
+    assert_eq!(root.drop_in("enabled.service"), Some(enabled));
 }
 
 #[test]
