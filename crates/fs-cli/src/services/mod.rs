@@ -259,19 +259,19 @@ impl Host {
         })
     }
 
-    /// Disables each unit. One that fails does not keep the others enabled.
+    /// Disables each unit. One that fails, or output that cannot be written, does not keep the others enabled.
     fn disable_each(&self, units: &[String], now: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        let mut code = ExitCode::SUCCESS;
+        let (mut code, mut written) = (ExitCode::SUCCESS, Ok(()));
         for unit in units {
             match self.disable(unit, now) {
-                Ok(said) => writeln!(out, "{said}")?,
+                Ok(said) => written = written.and(writeln!(out, "{said}")),
                 Err(error) => {
-                    eprintln!("fastsock: {error:#}");
+                    crate::warn(format_args!("{error:#}"));
                     code = ExitCode::FAILURE;
                 }
             }
         }
-        Ok(code)
+        written.context("cannot write to standard output").map(|()| code)
     }
 
     /// Removes what [`Host::enable`] has written.

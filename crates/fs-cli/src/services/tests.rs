@@ -179,6 +179,12 @@ fn all_are_disabled_though_some_fail() {
     assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::FAILURE));
     assert_eq!(root.host.enabled(), Vec::<String>::new());
     assert_eq!(String::from_utf8(said).unwrap().matches("disabled").count(), 2);
+    std::fs::remove_file(root.path("broken/a.service")).unwrap();
+    let enabled = ["a", "b"].map(|unit| root.enable(unit, false).map(|_| format!("{unit}.service")).unwrap());
+    let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let error = root.host.disable_each(&enabled, false, &mut full).unwrap_err();
+    assert!(error.to_string().contains("cannot write"), "{error:#}");
+    assert_eq!(root.host.enabled(), Vec::<String>::new());
 }
 
 /// If a service does not start with the library, or starts without it, the change is undone.
