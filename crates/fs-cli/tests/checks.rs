@@ -94,7 +94,7 @@ fn configured_devices_that_do_not_exist_are_refused() {
 }
 
 /// A device may be taken down when it is opened, so the daemon checks first whether the address is there: systemd
-/// starts it again each second until it is. Without rights the daemon opens no device.
+/// starts it again until it is. Without rights the daemon opens no device.
 #[test]
 fn addresses_are_checked_before_the_device_is_opened() {
     let directory = Directory::new("addresses");
