@@ -86,6 +86,9 @@ fn warn(line: std::fmt::Arguments<'_>) {
     let _unheard = writeln!(std::io::stderr(), "fastsock: {line}");
 }
 
+/// The exit status for an error in the configuration's text (EX_CONFIG of sysexits.h). The unit does not try again.
+const WRONG_FILE: u8 = 78;
+
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Up(args) => up::up(args),
@@ -109,7 +112,10 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             warn(format_args!("{}", said(&error)));
-            ExitCode::FAILURE
+            match error.downcast_ref() {
+                Some(fs_daemon::ConfigError::Wrong { .. }) => ExitCode::from(WRONG_FILE),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

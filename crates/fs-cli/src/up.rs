@@ -34,8 +34,10 @@ pub(crate) struct Args {
 pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     init_log();
     let config = load(args.config.as_deref(), &args.device)?;
+    // Also before a start: `[wire]` may take its device down, and systemd tries again until all devices are there.
+    check_devices(&config)?;
     if args.check {
-        return check_devices(&config).map(|()| ExitCode::SUCCESS);
+        return check_wire(&config).map(|()| ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Signals are caught before another process can notice the daemon.
@@ -100,11 +102,16 @@ fn load(file: Option<&Path>, devices: &[String]) -> anyhow::Result<Config> {
     Ok(file.map(Config::load).transpose()?.unwrap_or_default().with_shared(devices)?)
 }
 
-/// Fails for devices that do not exist.
+/// Fails for shared devices that do not exist.
 fn check_devices(config: &Config) -> anyhow::Result<()> {
     for device in config.devices() {
         fs_daemon::shared::check(device).with_context(|| format!("devices: {device}"))?;
     }
+    Ok(())
+}
+
+/// Fails if the device of `[wire]` does not exist.
+fn check_wire(config: &Config) -> anyhow::Result<()> {
     if let Some(wire) = config.wire() {
         fs_daemon::shared::check(&wire.device).with_context(|| format!("[wire]: device {}", wire.device))?;
     }

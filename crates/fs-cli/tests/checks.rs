@@ -67,6 +67,12 @@ fn configured_devices_that_do_not_exist_are_refused() {
         let says = String::from_utf8_lossy(&check.stderr).into_owned();
         assert!(!check.status.success() && says.contains(names), "{text}: {says}");
     }
+    // `[wire]` opens its device, so the other ones are checked before.
+    std::fs::write(file, "devices = ['fs-none1']\n[wire]\ndevice = 'fs-none0'\n[[wire.port]]\nport = 80").unwrap();
+    let control = directory.0.join("control.sock");
+    let start = fastsock(&["up", "--config", file, "--control", control.to_str().unwrap()]);
+    let says = String::from_utf8_lossy(&start.stderr).into_owned();
+    assert!(!start.status.success() && says.contains("fs-none1"), "{says}");
     std::fs::write(file, "devices = ['fs-none0']").unwrap();
     let doctor = fastsock(&["doctor", "--json", "--config", file, "--control", "/nonexistent/control.sock"]);
     assert!(!doctor.status.success());
@@ -77,19 +83,24 @@ fn configured_devices_that_do_not_exist_are_refused() {
     };
     let shared = findings.iter().find(is_it).unwrap_or_else(|| panic!("{findings:?}"));
     assert_eq!(shared["grade"], "bad");
+    // The unit is not started again with a wrong file, but with a device that may come later.
+    for (text, status) in [("devices = ['fs-none0']", 1), ("no_such_key = 1", 78), ("[limits]\npairs = 0", 78)] {
+        std::fs::write(file, text).unwrap();
+        assert_eq!(fastsock(&["up", "--check", "--config", file]).status.code(), Some(status), "{text}");
+    }
     std::fs::write(file, "devices = 3").unwrap();
     let doctor = fastsock(&["doctor", "--config", file, "--control", "/nonexistent/control.sock"]);
     assert!(!doctor.status.success() && said(&doctor).contains("line 1"), "{}", said(&doctor));
 }
 
 /// A device may be taken down when it is opened, so the daemon checks first whether the address is there: systemd
-/// starts it again each second until it is. Without rights the daemon opens no device.
+/// starts it again until it is. Without rights the daemon opens no device.
 #[test]
 fn addresses_are_checked_before_the_device_is_opened() {
     let directory = Directory::new("addresses");
     let file = directory.0.join("fastsock.toml");
     let wire = |device| format!("[wire]\ndevice = '{device}'\n[[wire.port]]\nport = 80\naddresses = ['192.0.2.1']");
-    for (device, expected) in [("lo", "lo does not have the address 192.0.2.1"), ("fs-none0", "fs-none0")] {
+    for (device, expected) in [("lo", "lo does not have the address 192.0.2.1"), ("fs-none0", "cannot serve [wire]")] {
         std::fs::write(&file, wire(device)).unwrap();
         let mut command = Command::new("setpriv");
         if rustix::process::geteuid().is_root() {

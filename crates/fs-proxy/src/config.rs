@@ -133,13 +133,19 @@ pub(crate) struct ConfigError {
     file: PathBuf,
     line: Option<usize>,
     message: String,
+    /// The text is wrong. Other errors, such as those of names and certificates, may end by themselves.
+    pub(crate) is_of_text: bool,
 }
 
 impl ConfigError {
     /// `at` is an offset in the text.
     fn new(file: &Path, text: &str, at: Option<usize>, message: String) -> Self {
         let line = at.and_then(|at| Some(text.get(..at)?.matches('\n').count() + 1));
-        Self { file: file.to_owned(), line, message }
+        Self { file: file.to_owned(), line, message, is_of_text: false }
+    }
+
+    fn of_text(self) -> Self {
+        Self { is_of_text: true, ..self }
     }
 }
 
@@ -160,8 +166,7 @@ impl Config {
     ///
     /// Looks up names of servers, which can block.
     pub(crate) fn load(file: &Path) -> Result<Self, ConfigError> {
-        let error =
-            |cause: std::io::Error| ConfigError { file: file.to_owned(), line: None, message: cause.to_string() };
+        let error = |cause: std::io::Error| ConfigError::new(file, "", None, cause.to_string());
         Self::parse(file, std::fs::read_to_string(file).map_err(error)?)
     }
 
@@ -178,14 +183,15 @@ impl Config {
             let error = ConfigError::new(file, text, cause.span().map(|span| span.start), String::new());
             // The parser's message does not always name the value.
             let shown = error.line.and_then(|number| text.lines().nth(number - 1)).map(str::trim).unwrap_or_default();
-            ConfigError { message: format!("{} in `{shown}`", cause.message()), ..error }
+            ConfigError { message: format!("{} in `{shown}`", cause.message()), ..error.of_text() }
         })
     }
 
     /// Checks it, and reads the files that it names.
     fn finish(mut self, file: &Path, text: String) -> Result<Self, ConfigError> {
         let error = |(at, message)| ConfigError::new(file, &text, at, message);
-        self.check().and_then(|()| self.read_keys()).map_err(error)?;
+        self.check().map_err(|wrong| error(wrong).of_text())?;
+        self.read_keys().map_err(error)?;
         for doubt in self.doubts() {
             tracing::warn!("{}", error(doubt));
         }
@@ -275,7 +281,7 @@ impl Config {
         match splice {
             Some(splice) if stack != StackKind::Kernel => {
                 let message = "`splice` needs --stack kernel: remove it, or use that stack".into();
-                Err(ConfigError::new(file, &self.text, Some(splice.span().start), message))
+                Err(ConfigError::new(file, &self.text, Some(splice.span().start), message).of_text())
             }
             _ => Ok(()),
         }

@@ -54,11 +54,13 @@ mod worker;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
-use config::Config;
-use fs_stacks::{Cores, StackArgs};
+use config::{Config, ConfigError};
+use fs_stacks::{Cores, StackArgs, StackKind};
 use handover::Inherited;
 use metrics::Metrics;
 use reload::{Generation, Logs, Reloader};
+use rustix::net::netdevice::name_to_index;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,6 +92,9 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
+/// The exit status for an error in the configuration's text (EX_CONFIG of sysexits.h). The unit does not try again.
+const WRONG_FILE: u8 = 78;
+
 /// Runs the program with the process's arguments until it is stopped.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -104,7 +109,8 @@ pub fn run() -> ExitCode {
         Err(error) => {
             // Without a backtrace: the usual error is a typo in the configuration.
             eprintln!("Error: {error:#}");
-            ExitCode::FAILURE
+            let is_final = error.downcast_ref::<ConfigError>().is_some_and(|error| error.is_of_text);
+            if is_final { ExitCode::from(WRONG_FILE) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -118,6 +124,9 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     }
     let inherited = Arc::new(Inherited::receive(args.stack.stack)?);
     args.stack.late_devices = inherited.has_predecessor();
+    if opens_device(&args.stack) {
+        check_addresses(&config)?;
+    }
     let files = fs_stacks::usage::raise_open_files(1 << 20)?;
     let count = args.stack.cores.0.len();
     let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
@@ -160,4 +169,22 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     drop(admin.lock().unwrap_or_else(PoisonError::into_inner).take());
     logs.finish();
     result
+}
+
+/// Returns true if this process will open a device of its network namespace, with the kernel's addresses. A
+/// device that does not exist here may be one that a daemon shares from another namespace.
+fn opens_device(args: &StackArgs) -> bool {
+    let opens = args.stack == StackKind::Fastsock && !args.late_devices && args.standalone.is_empty();
+    let Ok(socket) = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) else { return false };
+    opens && args.devices.iter().any(|name| name_to_index(&socket, name).is_ok())
+}
+
+/// Fails if the kernel refuses a listener's address. Called before a device is opened, which may take it down,
+/// because systemd tries again until the address is there.
+fn check_addresses(config: &Config) -> anyhow::Result<()> {
+    for listener in &config.listeners {
+        let address = *listener.address.get_ref();
+        TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    }
+    Ok(())
 }

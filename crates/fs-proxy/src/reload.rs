@@ -254,7 +254,9 @@ impl Reloader {
     async fn on_succeed(&mut self, orders: &watch::Sender<Order>, answers: &mut Answers) {
         tracing::info!("SIGUSR2: starting another process");
         if let Err(error) = self.succeed(orders, answers).await {
-            tracing::error!("{error:#}: nothing has changed, this process goes on");
+            let said = format!("{error:#}: nothing has changed, this process goes on");
+            tracing::error!("{said}");
+            service::not_succeeded(&said);
         }
     }
 

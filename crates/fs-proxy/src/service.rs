@@ -14,10 +14,10 @@ pub(crate) fn ready() {
     tell(&[NotifyState::Ready, NotifyState::MainPid(std::process::id())]);
 }
 
-/// The configuration is being read again.
+/// The configuration is being read again. Removes the text of [`not_succeeded`].
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Ok(now) => tell(&[NotifyState::Reloading, now, NotifyState::Status("")]),
         Err(error) => not_told(&error),
     }
 }
@@ -25,7 +25,14 @@ pub(crate) fn reloading() {
 /// Another process is the service from now on. It also ends a reload whose file is still being read:
 /// systemd takes no further message of this process.
 pub(crate) fn succeeded_by(process: u32) {
-    tell(&[NotifyState::Ready, NotifyState::MainPid(process)]);
+    tell(&[NotifyState::Ready, NotifyState::MainPid(process), NotifyState::Status("")]);
+}
+
+/// No other process has replaced this one. `systemctl status` shows the text, for which the package's
+/// upgrade waits.
+pub(crate) fn not_succeeded(reason: &str) {
+    // A line break would end the value.
+    tell(&[NotifyState::Status(&reason.replace('\n', " "))]);
 }
 
 /// Open connections are finishing.

@@ -339,11 +339,19 @@ fn sockets_of_systemd_are_used_and_it_is_notified() {
     family.signal(Signal::HangUp);
     assert!(notice().contains("RELOADING=1"));
     assert!(notice().contains("READY=1"));
+    // A successor that does not start is reported at once.
+    let text = std::fs::read_to_string(&family.proxy.config).unwrap();
+    std::fs::write(&family.proxy.config, "no_such_key = 1").unwrap();
+    family.signal(Signal::User2);
+    let told = notice();
+    assert!(told.contains("STATUS=") && told.contains("this process goes on"), "{told}");
+    std::fs::write(&family.proxy.config, text).unwrap();
     family.succeed();
     let next = format!("MAINPID={}", family.processes[1]);
     let told = [notice(), notice()];
     // READY=1 of the old process ends a reload that it has not finished.
     assert!(told.iter().all(|text| text.contains(&next) && text.contains("READY=1")), "{told:?}");
+    assert!(told.iter().any(|text| text.contains("STATUS=\n") || text.ends_with("STATUS=")), "{told:?}");
     assert!(family.proxy.program.wait().success());
     ask_kept(addr, &mut None).unwrap();
     family.signal(Signal::Terminate);

@@ -487,7 +487,9 @@ fn invalid_configurations_are_reported_with_their_line() {
     let result = output(EXE, &["--config", bad.to_str().unwrap()]);
     std::fs::remove_file(bad).unwrap();
     let said = String::from_utf8_lossy(&result.stderr).into_owned();
-    assert!(!result.status.success() && said.contains("frobnicate") && said.contains("line 2"), "{said}");
+    // The unit is not started again with this status.
+    assert_eq!(result.status.code(), Some(78));
+    assert!(said.contains("frobnicate") && said.contains("line 2"), "{said}");
     let result = output(EXE, &["/nonexistent/proxy.toml"]);
     assert!(!result.status.success() && String::from_utf8_lossy(&result.stderr).contains("/nonexistent/proxy.toml"));
     assert!(!output(EXE, &[]).status.success());
@@ -503,5 +505,20 @@ fn port_in_use_is_an_error_that_names_it() {
     let result = output(EXE, &["--config", config.to_str().unwrap()]);
     std::fs::remove_file(config).unwrap();
     let said = String::from_utf8_lossy(&result.stderr).into_owned();
-    assert!(!result.status.success() && said.contains("in use") && said.contains(&addr.to_string()), "{said}");
+    assert_eq!(result.status.code(), Some(1));
+    assert!(said.contains("in use") && said.contains(&addr.to_string()), "{said}");
+}
+
+/// systemd starts the proxy again until the address is there. A device must not be opened each time.
+#[test]
+fn address_is_checked_before_the_device_is_opened() {
+    // An address for documentation (RFC 5737). lo has no XDP in its driver.
+    let text = "[[listener]]\naddress = \"192.0.2.1:8080\"\nmode = \"tcp\"\nupstream = \"u\"\n\
+                [[upstream]]\nname = \"u\"\nservers = [\"127.0.0.1:1\"]\n";
+    let config = write_config(text);
+    let stack = ["--stack", "fastsock", "--device", "lo", "--link", "xdp-native"];
+    let result = output(EXE, &[&["--config", config.to_str().unwrap()], &stack[..]].concat());
+    std::fs::remove_file(&config).unwrap();
+    let error = String::from_utf8_lossy(&result.stderr);
+    assert!(!result.status.success() && error.contains("cannot listen on 192.0.2.1:8080"), "{error}");
 }

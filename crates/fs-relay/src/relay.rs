@@ -87,14 +87,16 @@ impl Relay {
         if let Some(accept) = config.partial_checksums {
             builder = builder.accept_partial_checksum(accept);
         }
-        // Before the device is opened, which may take it down: systemd tries again until the addresses are there.
+        // As much as possible is checked before the device is opened, which may take it down: systemd tries again, for
+        // example until the addresses are there.
         check_addresses(&config)?;
-        let runtime = builder.build()?;
         let cookie = crate::netns_unsafe::cookie().map_err(system("read the network namespace's cookie"))?;
+        let names = Names::attach(cookie)?;
+        let runtime = builder.build()?;
         let start = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
         // A new daemon starts with other addresses than the previous one.
         let sources = Sources::new(port_range(), start);
-        let shared = Arc::new(Shared::new(config, Names::attach(cookie)?, sources));
+        let shared = Arc::new(Shared::new(config, names, sources));
         let (handle, cores) = (runtime.handle(), runtime.handle().cores());
         let (started, starts) = channel();
         let for_cores = shared.clone();

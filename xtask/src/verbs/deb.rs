@@ -201,6 +201,19 @@ mod tests {
         assert_eq!(pages.split(' ').collect::<Vec<_>>(), PACKAGES[0].documents);
     }
 
+    /// A restart with a file that the new program refuses would end a service that works.
+    #[test]
+    fn rpm_checks_the_configuration_before_it_replaces_a_program() {
+        let spec = fs::read_to_string(root().join("packaging/rpm/fastsock.spec")).unwrap();
+        assert!(!spec.contains("_with_restart"));
+        for (section, replaces) in [("\n%posttrans\n", "systemctl try-restart"), ("\n%posttrans proxy\n", "SIGUSR2")] {
+            let script = spec.split_once(section).unwrap_or_else(|| panic!("{section}")).1;
+            let script = script.split_once("\n%").unwrap().0;
+            let reload = script.find("if systemctl reload").unwrap();
+            assert!(reload < script.find(replaces).unwrap(), "{section}");
+        }
+    }
+
     /// Returns the files that a text links to.
     fn links(text: &str) -> impl Iterator<Item = &str> {
         text.match_indices("](").map(|(at, _)| text[at + 2..].split([')', '#']).next().unwrap())

@@ -14,9 +14,9 @@ mod unit;
 
 use crate::run;
 use anyhow::{Context, bail};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat, openat2, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat, openat2, renameat, unlinkat};
 use rustix::io::Errno;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -197,12 +197,15 @@ impl Host {
     fn enable(&self, unit: &Unit, library: &std::path::Path, now: bool) -> anyhow::Result<Enabled> {
         let settings = self.settings_file(unit.id())?;
         match (&settings, settings.read()?) {
-            (SettingsFile::DropIn(_), Some(before)) if drop_in::is_ours(&before) => {
-                settings.restore(None)?;
-                self.reload()?;
-                let result = self.show(unit.id()).and_then(|unit| self.enable_new(&unit, library, now));
-                if result.is_err() {
-                    settings.write(&before)?;
+            (SettingsFile::DropIn(_), Some(content)) if drop_in::is_ours(&content) => {
+                // Not removed: a full disk would refuse it when it is written again.
+                settings.rename(settings.name(), &settings.aside())?;
+                let unit = self.reload().and_then(|()| self.show(unit.id()));
+                let result = unit.and_then(|unit| self.enable_new(&unit, library, now));
+                if result.is_ok() {
+                    settings.remove(&settings.aside())?;
+                } else {
+                    settings.rename(&settings.aside(), settings.name())?;
                     self.reload()?;
                 }
                 result
@@ -256,19 +259,19 @@ impl Host {
         })
     }
 
-    /// Disables each unit. One that fails does not keep the others enabled.
+    /// Disables each unit. One that fails, or output that cannot be written, does not keep the others enabled.
     fn disable_each(&self, units: &[String], now: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        let mut code = ExitCode::SUCCESS;
+        let (mut code, mut written) = (ExitCode::SUCCESS, Ok(()));
         for unit in units {
             match self.disable(unit, now) {
-                Ok(said) => writeln!(out, "{said}")?,
+                Ok(said) => written = written.and(writeln!(out, "{said}")),
                 Err(error) => {
-                    eprintln!("fastsock: {error:#}");
+                    crate::warn(format_args!("{error:#}"));
                     code = ExitCode::FAILURE;
                 }
             }
         }
-        Ok(code)
+        written.context("cannot write to standard output").map(|()| code)
     }
 
     /// Removes what [`Host::enable`] has written.
@@ -413,11 +416,25 @@ impl SettingsFile {
     fn restore(&self, before: Option<&str>) -> anyhow::Result<()> {
         match before {
             Some(content) => self.write(content),
-            None => {
-                let removed = self.folder().and_then(|folder| Ok(unlinkat(folder, self.name(), AtFlags::empty())?));
-                removed.with_context(|| self.path().display().to_string())
-            }
+            None => self.remove(self.name()),
         }
+    }
+
+    /// Returns the name of a drop-in that is put aside. systemd reads only files whose names end in `.conf`.
+    fn aside(&self) -> OsString {
+        let mut name = self.name().to_owned();
+        name.push(".old");
+        name
+    }
+
+    fn remove(&self, name: &OsStr) -> anyhow::Result<()> {
+        let removed = self.folder().and_then(|folder| Ok(unlinkat(folder, name, AtFlags::empty())?));
+        removed.with_context(|| self.path().display().to_string())
+    }
+
+    fn rename(&self, from: &OsStr, to: &OsStr) -> anyhow::Result<()> {
+        let renamed = self.folder().and_then(|folder| Ok(renameat(&folder, from, &folder, to)?));
+        renamed.with_context(|| self.path().display().to_string())
     }
 }
 

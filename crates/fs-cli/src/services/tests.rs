@@ -179,6 +179,12 @@ fn all_are_disabled_though_some_fail() {
     assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::FAILURE));
     assert_eq!(root.host.enabled(), Vec::<String>::new());
     assert_eq!(String::from_utf8(said).unwrap().matches("disabled").count(), 2);
+    std::fs::remove_file(root.path("broken/a.service")).unwrap();
+    let enabled = ["a", "b"].map(|unit| root.enable(unit, false).map(|_| format!("{unit}.service")).unwrap());
+    let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let error = root.host.disable_each(&enabled, false, &mut full).unwrap_err();
+    assert!(error.to_string().contains("cannot write"), "{error:#}");
+    assert_eq!(root.host.enabled(), Vec::<String>::new());
 }
 
 /// If a service does not start with the library, or starts without it, the change is undone.
@@ -337,14 +343,18 @@ fn full_disk_changes_no_file() {
     std::fs::create_dir_all(&folder).unwrap();
     let (file, content) = (folder.join("environment"), format!("A = '{}'\n", "b".repeat(80)));
     std::fs::write(&file, &content).unwrap();
+    root.unit("enabled.service", "");
+    root.enable("enabled", false).unwrap();
+    let enabled = root.drop_in("enabled.service").unwrap();
     let full = rustix::process::Rlimit { current: Some(100), maximum: Some(100) };
     rustix::process::setrlimit(rustix::process::Resource::Fsize, full).unwrap();
-    for service in ["some", "postgresql@15-main"] {
+    for service in ["some", "postgresql@15-main", "enabled"] {
         let error = format!("{:#}", root.enable(service, false).unwrap_err());
         assert!(error.contains("cannot write ") && error.contains("File too large"), "{error}");
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
     assert_eq!(root.drop_in("some.service"), None);
+    assert_eq!(root.drop_in("enabled.service"), Some(enabled));
 }
 
 #[test]
