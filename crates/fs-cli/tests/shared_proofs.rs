@@ -14,6 +14,7 @@ mod role;
 
 use fs_compat::socket2::SockRef;
 use fs_rt::broker::message::{Answer, Request};
+use fs_rt::broker::wire;
 use lab::{Lab, ours};
 use liar::{Liar, call};
 use rustix::net::{AddressFamily, SocketType, connect_unspec};
@@ -155,6 +156,43 @@ fn socket_that_can_give_up_its_port_is_no_proof() {
         assert_eq!(TcpListener::bind(("0.0.0.0", PORT)).unwrap_err().kind(), ErrorKind::AddrInUse);
     });
     drop(daemon);
+    lab.wait_for_pairs(0);
+    lab.down();
+}
+
+/// The daemon tests a new proof by listening for a moment. That would stop a program which begins to
+/// listen at that time. After a restart the leases are not new.
+#[test]
+fn program_begins_to_listen_while_it_proves_its_leases_again() {
+    const SOCKETS: u16 = 150;
+    let Some(lab) = Lab::up("listens") else { return };
+    let daemon = lab.daemon();
+    lab.host.enter(|| {
+        let mut liar = Liar::new(&lab);
+        let bound = |port| {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            rustix::net::bind(&socket, &SocketAddr::from(([0; 4], port))).unwrap();
+            assert_eq!(liar.lease(socket.try_clone().unwrap()), Answer::Done);
+            socket
+        };
+        let sockets: Vec<OwnedFd> = (PORT..PORT + SOCKETS).map(bound).collect();
+        daemon.kill();
+        let daemon = lab.daemon();
+        liar.resume(&lab);
+        for (round, socket) in sockets.iter().enumerate() {
+            wire::send(liar.control.as_fd(), &Request::Lease.encode(), &[socket.as_fd()]).unwrap();
+            // Hits the daemon's work at different moments.
+            let begin = Instant::now() + Duration::from_micros(round as u64);
+            while Instant::now() < begin {
+                std::hint::spin_loop();
+            }
+            rustix::net::listen(socket, 1).unwrap();
+            let (record, _) = wire::receive(liar.control.as_fd(), |fd| fd).unwrap().unwrap();
+            assert_eq!(Answer::decode(&record).unwrap(), Answer::Done);
+            assert!(rustix::net::sockopt::socket_acceptconn(socket).unwrap(), "round {round}");
+        }
+        drop((liar, daemon));
+    });
     lab.wait_for_pairs(0);
     lab.down();
 }

@@ -401,9 +401,6 @@ impl Ports {
         let Some(entry) = used.get_mut(&place) else { return Ok(None) };
         let Some(reservation) = &entry.reservation else { return Ok(None) };
         let socket = reservation.as_fd().try_clone_to_owned()?;
-        let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
-        // A daemon tests a socket by listening for a moment. The end of that would end our listening.
-        let _held: Vec<_> = sinks.iter().flatten().map(|sink| sink.hold()).collect();
         reservation.listen(backlog)?;
         entry.listeners += 1;
         Ok(Some(socket))

@@ -1,13 +1,11 @@
 //! [`PortSink`]: tells a device's program which ports are ours.
 
-use crate::broker::State;
 use crate::sys::reserve::Reservation;
 use fs_core::Protocol;
 use fs_xdp::{PortTable, Share};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::MutexGuard;
 
 /// The table of a device's program.
 pub(crate) trait PortSink: Send + Sync {
@@ -31,10 +29,6 @@ pub(crate) trait PortSink: Send + Sync {
     /// From now on packets for these TCP ports at the host's addresses come to us.
     fn set_ephemeral(&self, _ports: &[u16]) -> io::Result<()> {
         Ok(())
-    }
-    /// While the guard lives, no other process tests the sockets that reserve addresses.
-    fn hold(&self) -> Option<MutexGuard<'_, State>> {
-        None
     }
     /// Called regularly.
     fn tend(&self) {}
