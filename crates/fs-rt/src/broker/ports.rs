@@ -141,6 +141,10 @@ impl PortSink for Arc<SharedDevice> {
         }
     }
 
+    fn needs_proof(&self) -> bool {
+        true
+    }
+
     fn tend(&self) {
         let mut state = self.lock();
         if let Err(error) = self.resume(&mut state) {

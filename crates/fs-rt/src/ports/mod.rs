@@ -200,6 +200,12 @@ impl Ports {
         })
     }
 
+    /// Returns true if kernel sockets must prove addresses ([`PortSink::needs_proof`]).
+    pub(crate) fn needs_proof(&self) -> bool {
+        let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
+        sinks.iter().flatten().any(|sink| sink.needs_proof())
+    }
+
     /// Called regularly.
     pub(crate) fn tend(&self) {
         self.each_sink(|sink| sink.tend());

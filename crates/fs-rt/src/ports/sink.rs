@@ -30,6 +30,11 @@ pub(crate) trait PortSink: Send + Sync {
     fn set_ephemeral(&self, _ports: &[u16]) -> io::Result<()> {
         Ok(())
     }
+    /// Returns true if a kernel socket must prove each address: it keeps its port whatever the program does
+    /// with it, has no peer, and is not bound to a device.
+    fn needs_proof(&self) -> bool {
+        false
+    }
     /// Called regularly.
     fn tend(&self) {}
     /// Sets the device's link address.
