@@ -148,7 +148,7 @@ struct Client {
     proofs: Proofs,
     /// Of the connection that this one has replaced, until the program has asked for its leases again.
     former: Proofs,
-    /// The turn in which it was served last.
+    /// The turn in which it was served last, or came.
     served: u64,
 }
 
@@ -162,8 +162,8 @@ struct Silent {
 }
 
 impl Client {
-    fn new(socket: Foreign, process: Process) -> Self {
-        Self { socket, process, slot: None, proofs: Proofs::new(), former: Proofs::new(), served: 0 }
+    fn new(socket: Foreign, process: Process, turn: u64) -> Self {
+        Self { socket, process, slot: None, proofs: Proofs::new(), former: Proofs::new(), served: turn }
     }
 }
 
@@ -263,7 +263,7 @@ impl Server {
             tracing::debug!(pid = process.pid, uid = process.uid, "too many programs ask for a shared device");
             return;
         }
-        self.clients.insert(self.next_client, Client::new(socket, process));
+        self.clients.insert(self.next_client, Client::new(socket, process, self.turn));
         self.next_client += 1;
     }
 
