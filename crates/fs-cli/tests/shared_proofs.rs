@@ -56,8 +56,23 @@ fn becomes_free() -> UdpSocket {
 }
 
 fn sends_to_port(lab: &Lab) {
-    let to = SocketAddr::new(ours(false), PORT);
+    sends_to(lab, PORT);
+}
+
+fn sends_to(lab: &Lab, port: u16) {
+    let to = SocketAddr::new(ours(false), port);
     lab.peer.enter(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"secret", to).unwrap());
+}
+
+/// A peer's datagram reaches the program.
+fn carries(lab: &Lab, liar: &Liar, port: u16) {
+    let before = liar.counters(lab)["in_frames"];
+    sends_to(lab, port);
+    let end = Instant::now() + WAIT;
+    while liar.counters(lab)["in_frames"] == before {
+        assert!(Instant::now() < end, "no lease of port {port}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A peer's datagram reaches the port's next user, and not the program.
@@ -206,8 +221,15 @@ fn leases_end_if_their_program_does_not_resume() {
     lab.host.enter(|| {
         let mut liar = Liar::new(&lab);
         assert_eq!(liar.lease(next_user().unwrap()), Answer::Done);
+        let mut slow = Liar::new(&lab);
+        let of_slow: OwnedFd = UdpSocket::bind(("0.0.0.0", PORT + 1)).unwrap().into();
+        assert_eq!(slow.lease(of_slow.try_clone().unwrap()), Answer::Done);
         daemon.kill();
         let daemon = lab.daemon();
+        // It replaces its connection after it has proved its lease, and begins again.
+        slow.resume(&lab);
+        assert_eq!(slow.lease(of_slow.try_clone().unwrap()), Answer::Done);
+        slow.resume(&lab);
         let user = becomes_free();
         let before = liar.counters(&lab)["in_frames"];
         user.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -222,19 +244,19 @@ fn leases_end_if_their_program_does_not_resume() {
         }
         carries_nothing(&lab, &liar, &user);
         drop(user);
+        carries(&lab, &slow, PORT + 1);
+        assert_eq!(slow.lease(of_slow), Answer::Done);
+        assert_eq!(call(&slow.control, &Request::Resumed, &[]).0, Answer::Done);
+        carries(&lab, &slow, PORT + 1);
         // A program that comes late proves its leases again.
         liar.resume(&lab);
         assert_eq!(liar.lease(becomes_free()), Answer::Done);
         assert_eq!(call(&liar.control, &Request::Resumed, &[]).0, Answer::Done);
-        let before = liar.counters(&lab)["in_frames"];
-        sends_to_port(&lab);
-        let end = Instant::now() + WAIT;
-        while liar.counters(&lab)["in_frames"] == before {
-            assert!(Instant::now() < end, "no lease");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        drop((liar, daemon));
+        carries(&lab, &liar, PORT);
+        drop((liar, slow));
+        // By the daemon: this process still maps the rings.
+        lab.wait_for_pairs(0);
+        drop(daemon);
     });
-    lab.wait_for_pairs(0);
     lab.down();
 }
