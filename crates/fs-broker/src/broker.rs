@@ -148,7 +148,7 @@ struct Client {
     proofs: Proofs,
     /// Of the connection that this one has replaced, until the program has asked for its leases again.
     former: Proofs,
-    /// The turn in which it was served last.
+    /// The turn in which it was served last, or came.
     served: u64,
 }
 
@@ -162,8 +162,8 @@ struct Silent {
 }
 
 impl Client {
-    fn new(socket: Foreign, process: Process) -> Self {
-        Self { socket, process, slot: None, proofs: Proofs::new(), former: Proofs::new(), served: 0 }
+    fn new(socket: Foreign, process: Process, turn: u64) -> Self {
+        Self { socket, process, slot: None, proofs: Proofs::new(), former: Proofs::new(), served: turn }
     }
 }
 
@@ -263,7 +263,7 @@ impl Server {
             tracing::debug!(pid = process.pid, uid = process.uid, "too many programs ask for a shared device");
             return;
         }
-        self.clients.insert(self.next_client, Client::new(socket, process));
+        self.clients.insert(self.next_client, Client::new(socket, process, self.turn));
         self.next_client += 1;
     }
 
@@ -289,7 +289,9 @@ impl Server {
             }
             tracing::info!(device = shared.name, slot, "a program has not asked for its leases again");
             let client = self.clients.values().find(|client| client.slot == Some((device, slot)));
-            shared.keep(slot, |end| client.is_some_and(|client| client.proofs.contains_key(&end)));
+            // A connection that has replaced another may have asked for some of them only.
+            let proves = |client: &Client, end| client.proofs.contains_key(&end) || client.former.contains_key(&end);
+            shared.keep(slot, |end| client.is_some_and(|client| proves(client, end)));
         }
     }
 
@@ -430,8 +432,8 @@ impl Server {
             // A socket that was accepted once stays: it may keep the port better than another one.
             let ends: Vec<_> = proof.ends().map(|end| (proof.protocol, end)).collect();
             proofs.extend(ends.iter().filter_map(|end| former.remove_entry(end)));
-            if !ends.iter().all(|end| proofs.contains_key(end)) {
-                let is_leased = proof.is_leased(&self.shared[device].programs.leases, slot);
+            let is_leased = proof.is_leased(&self.shared[device].programs.leases, slot);
+            if !is_leased || !ends.iter().all(|end| proofs.contains_key(end)) {
                 new.push((proof, is_leased, socket, ends));
             }
         }

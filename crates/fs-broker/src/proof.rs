@@ -61,20 +61,23 @@ impl Proof {
     /// At the same time, the program may make the kernel choose the same port again. For that it must limit the
     /// kernel's choice to that port (IP_LOCAL_PORT_RANGE), and lift the limit, between two calls here.
     ///
-    /// A listener would lose its queue by that. One is accepted at a port that the kernel never
-    /// chooses, and if `is_leased`: a daemon has tested the socket before it listened.
+    /// A listener would lose its queue by that. One is accepted at a port that the kernel never chooses. A
+    /// socket that is bound to a device does not keep others from the port on another device.
     ///
-    /// A socket that is bound to a device does not keep others from the port on another device. It is
-    /// accepted if `is_leased` only, and without the test, which would end its binding (`__udp_disconnect`).
+    /// If `is_leased`, an earlier daemon has done this, and the program may have begun to listen, or bound the
+    /// socket to a device. The test would end both.
     pub(crate) fn keeps_port(&self, socket: BorrowedFd<'_>, is_leased: bool) -> io::Result<()> {
         if getpeername(socket).is_ok_and(|peer| peer.is_some()) {
             return Err(io::Error::other("it has a peer"));
         }
+        if is_leased {
+            return Ok(());
+        }
         if bound_device(socket)? != 0 {
-            return if is_leased { Ok(()) } else { Err(io::Error::other("it is bound to a device")) };
+            return Err(io::Error::other("it is bound to a device"));
         }
         if self.listens {
-            if is_leased || !chosen_ports()?.contains(&self.at.port()) {
+            if !chosen_ports()?.contains(&self.at.port()) {
                 return Ok(());
             }
             return Err(io::Error::other("it listens, at a port that the kernel may have chosen"));

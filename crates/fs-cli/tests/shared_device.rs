@@ -7,7 +7,7 @@ mod lab;
 mod role;
 
 use fs_daemon::shared;
-use lab::{Lab, NetNs, connect, exchange, ours, peers};
+use lab::{DEVICE, Lab, NetNs, connect, exchange, ours, peers};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -141,20 +141,22 @@ fn datagrams_that_arrive_as_one_packet() {
     lab.down();
 }
 
-/// A socket with a peer, or bound to a device, proves no lease.
+/// A socket with a peer, bound to a device, or at a port that the kernel has chosen, proves no lease.
 #[test]
-fn connected_kernel_sockets_are_taken_over() {
+fn kernel_sockets_are_taken_over() {
     let Some(lab) = Lab::up("given") else { return };
     let daemon = lab.daemon();
     let echo = lab.peer.enter(|| std::net::UdpSocket::bind((peers(false), 9000)).unwrap());
     let serve = std::thread::spawn(move || {
-        for _ in 0..3 {
+        for _ in 0..4 {
             let mut bytes = [0; 9];
             let (len, from) = echo.recv_from(&mut bytes).unwrap();
             echo.send_to(&bytes[..len], from).unwrap();
         }
     });
-    drop(lab.program(&lab.host, 65_534, "given 9000"));
+    lab.host.run("ip addr add fe80::7/64 dev fsd0 nodad");
+    let index = lab.host.enter(|| fs_xdp::NetDevice::find(DEVICE).unwrap().index);
+    drop(lab.program(&lab.host, 65_534, &format!("given 9000 local=[fe80::7%{index}]:0")));
     serve.join().unwrap();
     drop(daemon);
     lab.wait_for_pairs(0);

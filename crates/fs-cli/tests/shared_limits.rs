@@ -26,7 +26,7 @@ use rustix::net::{
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// SCM_MAX_FD of include/net/scm.h.
@@ -132,7 +132,8 @@ fn connections_of_one_user_are_bounded() {
 }
 
 /// One user's connections all ask for pairs that cannot be made, from the daemon's first moment on.
-fn flood(lab: &Lab, has_ended: &AtomicBool) {
+/// `brief`: a connection ends after one request, and this counts them.
+fn flood(lab: &Lab, has_ended: &AtomicBool, brief: Option<&AtomicU32>) {
     become_nobody();
     let (_umem, file) = Umem::in_file(MEMORY).unwrap();
     let rings = QueueConfig { rx: 3, ..RINGS };
@@ -144,6 +145,10 @@ fn flood(lab: &Lab, has_ended: &AtomicBool) {
             && rustix::net::send(&control, &HELLO, SendFlags::NOSIGNAL).is_ok();
         while is_there && !has_ended.load(Ordering::Relaxed) && send(&control, &attach, &[file.as_fd()]) {
             let _late = rustix::net::recv(&control, &mut [0; LEN][..], RecvFlags::empty());
+            if let Some(answers) = brief {
+                answers.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -163,7 +168,7 @@ fn flood_at_a_restart_costs_others_no_lease() {
     program.wait_for("away");
     let has_ended = AtomicBool::new(false);
     let daemon = std::thread::scope(|scope| {
-        (0..100).for_each(|_| drop(scope.spawn(|| flood(&lab, &has_ended))));
+        (0..100).for_each(|_| drop(scope.spawn(|| flood(&lab, &has_ended, None))));
         let daemon = lab.daemon();
         // A packet while there is no lease is answered with a reset.
         let echoes = scope.spawn(|| {
@@ -181,6 +186,36 @@ fn flood_at_a_restart_costs_others_no_lease() {
     let after = leases();
     assert!(before > 60 && after.abs_diff(before) <= 1, "{after} leases, {before} before");
     drop((program, daemon));
+    lab.wait_for_pairs(0);
+    lab.down();
+}
+
+/// Several services may have one user.
+#[test]
+fn new_connections_do_not_keep_a_users_older_one_from_its_turn() {
+    let Some(lab) = Lab::up("turns") else { return };
+    let daemon = lab.daemon();
+    let older = lab.host.enter(|| {
+        become_nobody();
+        greet(&lab)
+    });
+    assert!(answers(&older));
+    let (has_ended, others) = (AtomicBool::new(false), AtomicU32::new(0));
+    let turns = std::thread::scope(|scope| {
+        (0..4).for_each(|_| drop(scope.spawn(|| flood(&lab, &has_ended, Some(&others)))));
+        let begin = loop {
+            match others.load(Ordering::Relaxed) {
+                some @ 4.. => break some,
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        let is_served = answers(&older);
+        has_ended.store(true, Ordering::Relaxed);
+        is_served.then(|| others.load(Ordering::Relaxed) - begin)
+    });
+    // One is served already, and the next one may be.
+    assert!(turns.is_some_and(|turns| turns < 8), "{turns:?} others were served before");
+    drop(daemon);
     lab.wait_for_pairs(0);
     lab.down();
 }

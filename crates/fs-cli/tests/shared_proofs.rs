@@ -14,6 +14,7 @@ mod role;
 
 use fs_compat::socket2::SockRef;
 use fs_rt::broker::message::{Answer, Request};
+use fs_rt::broker::wire;
 use lab::{Lab, ours};
 use liar::{Liar, call};
 use rustix::net::{AddressFamily, SocketType, connect_unspec};
@@ -55,8 +56,23 @@ fn becomes_free() -> UdpSocket {
 }
 
 fn sends_to_port(lab: &Lab) {
-    let to = SocketAddr::new(ours(false), PORT);
+    sends_to(lab, PORT);
+}
+
+fn sends_to(lab: &Lab, port: u16) {
+    let to = SocketAddr::new(ours(false), port);
     lab.peer.enter(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"secret", to).unwrap());
+}
+
+/// A peer's datagram reaches the program.
+fn carries(lab: &Lab, liar: &Liar, port: u16) {
+    let before = liar.counters(lab)["in_frames"];
+    sends_to(lab, port);
+    let end = Instant::now() + WAIT;
+    while liar.counters(lab)["in_frames"] == before {
+        assert!(Instant::now() < end, "no lease of port {port}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A peer's datagram reaches the port's next user, and not the program.
@@ -159,6 +175,43 @@ fn socket_that_can_give_up_its_port_is_no_proof() {
     lab.down();
 }
 
+/// The daemon tests a new proof by listening for a moment. That would stop a program which begins to
+/// listen at that time. After a restart the leases are not new.
+#[test]
+fn program_begins_to_listen_while_it_proves_its_leases_again() {
+    const SOCKETS: u16 = 150;
+    let Some(lab) = Lab::up("listens") else { return };
+    let daemon = lab.daemon();
+    lab.host.enter(|| {
+        let mut liar = Liar::new(&lab);
+        let bound = |port| {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            rustix::net::bind(&socket, &SocketAddr::from(([0; 4], port))).unwrap();
+            assert_eq!(liar.lease(socket.try_clone().unwrap()), Answer::Done);
+            socket
+        };
+        let sockets: Vec<OwnedFd> = (PORT..PORT + SOCKETS).map(bound).collect();
+        daemon.kill();
+        let daemon = lab.daemon();
+        liar.resume(&lab);
+        for (round, socket) in sockets.iter().enumerate() {
+            wire::send(liar.control.as_fd(), &Request::Lease.encode(), &[socket.as_fd()]).unwrap();
+            // Hits the daemon's work at different moments.
+            let begin = Instant::now() + Duration::from_micros(round as u64);
+            while Instant::now() < begin {
+                std::hint::spin_loop();
+            }
+            rustix::net::listen(socket, 1).unwrap();
+            let (record, _) = wire::receive(liar.control.as_fd(), |fd| fd).unwrap().unwrap();
+            assert_eq!(Answer::decode(&record).unwrap(), Answer::Done);
+            assert!(rustix::net::sockopt::socket_acceptconn(socket).unwrap(), "round {round}");
+        }
+        drop((liar, daemon));
+    });
+    lab.wait_for_pairs(0);
+    lab.down();
+}
+
 /// After a restart of the daemon nothing proves a lease until its program has shown its socket again.
 #[test]
 #[ignore = "takes a minute: cargo xtask proof long"]
@@ -168,8 +221,15 @@ fn leases_end_if_their_program_does_not_resume() {
     lab.host.enter(|| {
         let mut liar = Liar::new(&lab);
         assert_eq!(liar.lease(next_user().unwrap()), Answer::Done);
+        let mut slow = Liar::new(&lab);
+        let of_slow: OwnedFd = UdpSocket::bind(("0.0.0.0", PORT + 1)).unwrap().into();
+        assert_eq!(slow.lease(of_slow.try_clone().unwrap()), Answer::Done);
         daemon.kill();
         let daemon = lab.daemon();
+        // It replaces its connection after it has proved its lease, and begins again.
+        slow.resume(&lab);
+        assert_eq!(slow.lease(of_slow.try_clone().unwrap()), Answer::Done);
+        slow.resume(&lab);
         let user = becomes_free();
         let before = liar.counters(&lab)["in_frames"];
         user.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -184,19 +244,19 @@ fn leases_end_if_their_program_does_not_resume() {
         }
         carries_nothing(&lab, &liar, &user);
         drop(user);
+        carries(&lab, &slow, PORT + 1);
+        assert_eq!(slow.lease(of_slow), Answer::Done);
+        assert_eq!(call(&slow.control, &Request::Resumed, &[]).0, Answer::Done);
+        carries(&lab, &slow, PORT + 1);
         // A program that comes late proves its leases again.
         liar.resume(&lab);
         assert_eq!(liar.lease(becomes_free()), Answer::Done);
         assert_eq!(call(&liar.control, &Request::Resumed, &[]).0, Answer::Done);
-        let before = liar.counters(&lab)["in_frames"];
-        sends_to_port(&lab);
-        let end = Instant::now() + WAIT;
-        while liar.counters(&lab)["in_frames"] == before {
-            assert!(Instant::now() < end, "no lease");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        drop((liar, daemon));
+        carries(&lab, &liar, PORT);
+        drop((liar, slow));
+        // By the daemon: this process still maps the rings.
+        lab.wait_for_pairs(0);
+        drop(daemon);
     });
-    lab.wait_for_pairs(0);
     lab.down();
 }

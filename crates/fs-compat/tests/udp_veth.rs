@@ -7,7 +7,7 @@ use fs_compat::UdpSocket;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
@@ -344,6 +344,46 @@ fn kernel_socket_is_taken_over_and_returned() {
                 back.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                 peer.send_to(b"afterwards", at(OURS, 4000)).unwrap();
                 assert_eq!((back.recv(&mut buf).unwrap(), by_device()), (10, 1));
+            }
+        })
+    });
+    run.unwrap();
+}
+
+/// A program that gives each core a duplicate of one connected socket.
+#[test]
+fn duplicates_of_a_connected_socket_have_its_peer() {
+    let Some(wire) = Wire::with_queues("duplicates of a socket", 2) else { return };
+    let run = wire.ours.enter(|| {
+        let given = std::net::UdpSocket::bind(at(OURS, 4000)).unwrap();
+        given.connect(at(PEER, 53)).unwrap();
+        // Of this host, where nobody listens.
+        let refused = std::net::UdpSocket::bind(at(OURS, 0)).unwrap();
+        refused.connect(at(OURS, 9)).unwrap();
+        let (both, other) = (Barrier::new(2), std::net::UdpSocket::bind(at(OURS, 0)).unwrap());
+        let shared = Arc::new((given, refused, other, both));
+        let builder = fs_rt::Runtime::builder().device(veth::DEVICE).cores([0, 0]).pin(false);
+        builder.frames(4096).ephemeral_ports(64).build().unwrap().run(move |core| {
+            let shared = shared.clone();
+            async move {
+                let (given, refused, other, both) = &*shared;
+                let socket = UdpSocket::from_std(given.try_clone().unwrap()).unwrap();
+                both.wait();
+                assert_eq!(socket.peer_addr().unwrap(), at(PEER, 53), "core {}", core.index());
+                other.send_to(b"not from the peer", at(OURS, 4000)).unwrap();
+                assert_eq!(socket.try_recv(&mut [0; 9]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+                if core.index() == 0 {
+                    let socket = UdpSocket::from_std(refused.try_clone().unwrap()).unwrap();
+                    let end = Instant::now() + Duration::from_secs(60);
+                    let error = loop {
+                        match socket.send(b"?").await {
+                            Err(error) => break error,
+                            Ok(_) => assert!(Instant::now() < end, "no error"),
+                        }
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    };
+                    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+                }
             }
         })
     });

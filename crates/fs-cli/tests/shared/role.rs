@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// | `serve PORT` | echoes what comes to a port |
 /// | `ask PORT` | sends to the peer's echo server and compares |
 /// | `bind PORT` | prints whether it may have a port |
-/// | `given PORT` | takes over kernel sockets that are connected to the peer's echo server at this port |
+/// | `given PORT` | takes over kernel sockets, connected and not, that ask the peer's echo server at this port |
 /// | `churn PORT` | echoes what comes to a port, and binds and closes another one all the time. Prints `away` when that fails, and `back` when it succeeds again |
 ///
 /// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable), `bound` (echoes with
@@ -42,7 +42,7 @@ pub(crate) fn play() {
     }
     let runtime = builder.build().unwrap_or_else(|error| panic!("{error}"));
     let (what, port) = (words[0].to_owned(), words[1].parse().unwrap());
-    let is_bound = words.contains(&"bound");
+    let (is_bound, local) = (words.contains(&"bound"), option("local="));
     let run = move |core: CoreCtx| async move {
         match &*what {
             "serve" => serve(port, is_bound).await,
@@ -68,6 +68,14 @@ pub(crate) fn play() {
                 {
                     given(&core, at.parse().unwrap(), device, SocketAddr::new(peers(false), port)).await;
                 }
+                let to = SocketAddr::new(peers(false), port);
+                let at_chosen = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+                let socket = UdpSocket::from_std(at_chosen).unwrap();
+                socket.connect(to).await.unwrap();
+                asks(&core, &socket).await;
+                let local = std::net::UdpSocket::bind(&*local[0]).unwrap();
+                let at = local.local_addr().unwrap();
+                assert_eq!(UdpSocket::from_std(local).unwrap().local_addr().unwrap(), at);
                 println!("ready");
             }
             other => panic!("no such role: {other:?}"),
@@ -129,11 +137,16 @@ async fn given(core: &CoreCtx, at: SocketAddr, device: Option<&[u8]>, to: Socket
     let socket = UdpSocket::from_std(kernel).unwrap_or_else(|error| panic!("{at}: {error}"));
     assert_eq!((socket.peer_addr().unwrap(), socket.local_addr().unwrap().port()), (to, port));
     assert_eq!(socket.device().unwrap().as_deref(), device);
+    asks(core, &socket).await;
+}
+
+/// The echo server answers over the device.
+async fn asks(core: &CoreCtx, socket: &UdpSocket) {
     let received = || core.stats().stack.udp_received;
     let before = received();
     socket.send(b"echo").await.unwrap();
     assert_eq!(tokio::time::timeout(Duration::from_secs(60), socket.recv(&mut [0; 9])).await.unwrap().unwrap(), 4);
-    assert_eq!(received(), before + 1, "{at}: not by the device");
+    assert_eq!(received(), before + 1, "{:?}: not by the device", socket.local_addr());
 }
 
 async fn ask(to: SocketAddr) {

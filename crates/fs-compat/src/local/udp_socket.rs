@@ -16,13 +16,17 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use tokio::io::{Interest, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
-/// Ends a kernel socket's connection to its peer and its binding to a device (`__udp_disconnect`).
-/// Returns its address. It keeps its port.
-fn disconnect(socket: &std::net::UdpSocket) -> io::Result<SocketAddr> {
+/// Makes a kernel socket a proof for a lease of a shared device: ends its connection to its peer and its
+/// binding to a device (`__udp_disconnect`), and binds it to its port by number. Returns its address.
+fn prepare_proof(socket: &std::net::UdpSocket) -> io::Result<SocketAddr> {
+    /// Another core may have a duplicate, which has no port while this changes it.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let before = socket.local_addr()?;
     rustix::net::connect_unspec(socket)?;
     let mut at = socket.local_addr()?;
@@ -34,6 +38,8 @@ fn disconnect(socket: &std::net::UdpSocket) -> io::Result<SocketAddr> {
         // The kernel takes a port back that it has chosen itself (SOCK_BINDPORT_LOCK).
         at.set_port(before.port());
         rustix::net::bind(socket, &at)?;
+        // A link-local address has bound it to the device.
+        rustix::net::connect_unspec(socket)?;
     }
     Ok(at)
 }
@@ -85,7 +91,10 @@ impl UdpSocket {
 
     /// Takes over a kernel socket with its options, its peer and its queued datagrams. From now on
     /// this core receives datagrams of the runtime's devices. All others still arrive at the kernel
-    /// socket. The kernel's socket has no peer afterwards: [`UdpSocket::connect`] may change it.
+    /// socket.
+    ///
+    /// On a shared device, the kernel's socket has no peer afterwards. So a duplicate of it
+    /// (`try_clone`) that is given to another core has none: use [`UdpSocket::connect`] there.
     ///
     /// # Errors
     /// The errors of [`UdpSocket::bind`]; `Unsupported` in standalone addressing, and for IPV6_V6ONLY;
@@ -98,9 +107,7 @@ impl UdpSocket {
             ip => SocketAddr::new(ip, peer.port()),
         });
         let device = SockRef::from(&socket).device()?;
-        // With a peer or a device, the socket is no proof for a lease of a shared device.
-        let must_change = peer.is_some() || device.is_some();
-        let at = if must_change { disconnect(&socket)? } else { socket.local_addr()? };
+        let at = if core.has_shared_device() { prepare_proof(&socket)? } else { socket.local_addr()? };
         if at.is_ipv6() && at.ip().is_unspecified() && rustix::net::sockopt::ipv6_v6only(&socket)? {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,

@@ -324,7 +324,9 @@ impl SetCall {
         let new = eventfd(1, EventfdFlags::CLOEXEC)?;
         // A high number, because programs expect the lowest numbers for their own files. Another one than before: a slower thread would
         // take the new descriptor for the one that it found not open, and replace it in turn.
-        let new = rustix::io::fcntl_dupfd_cloexec(&new, before.max(899) + 1).unwrap_or(new);
+        let above = |number: c_int| rustix::io::fcntl_dupfd_cloexec(&new, number + 1);
+        // RLIMIT_NOFILE may be lower.
+        let new = above(before.max(899)).or_else(|_| above(before)).unwrap_or(new);
         // SAFETY: it changes a field of the new file.
         checked(unsafe { real::fcntl(new.as_raw_fd(), F_SETSIG, MARK) } as isize)?;
         match INTERRUPTION.compare_exchange(before, new.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
@@ -418,6 +420,7 @@ impl KernelSet for SetCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     /// The tests close the process's one descriptor.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -456,6 +459,26 @@ mod tests {
         let [fast, slow] = [(); 2].map(|()| SetCall::interruption().unwrap_err());
         let number = SetCall::make_interruption(fast).unwrap();
         assert_eq!(SetCall::make_interruption(slow), Ok(number));
+    }
+
+    #[test]
+    fn threads_share_a_descriptor_where_high_numbers_are_not_allowed() {
+        let _alone = ALONE.lock();
+        let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+        let call = SetCall::new(set.as_raw_fd());
+        // SAFETY: as closefrom(3) of a program that knows nothing of this number.
+        let close = || unsafe { rustix::io::close(INTERRUPTION.load(Ordering::Relaxed)) };
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(900), maximum: limit.maximum }).unwrap();
+        call.interrupt().unwrap();
+        close();
+        // Now with the lowest number.
+        call.interrupt().unwrap();
+        close();
+        let [fast, slow] = [(); 2].map(|()| SetCall::interruption().unwrap_err());
+        let numbers = [fast, slow].map(|before| SetCall::make_interruption(before).unwrap());
+        setrlimit(Resource::Nofile, limit).unwrap();
+        assert_eq!(numbers[0], numbers[1]);
     }
 
     #[test]

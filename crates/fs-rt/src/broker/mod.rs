@@ -60,7 +60,7 @@ pub(crate) struct SharedDevice {
     state: Mutex<State>,
 }
 
-pub(crate) struct State {
+struct State {
     /// `None` while no daemon runs.
     socket: Option<OwnedFd>,
     pair: Option<(u16, [u64; 2])>,

@@ -10,7 +10,7 @@ use fs_xdp::Share;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 /// Reserves an address with a kernel socket in the calling thread's namespace, as for a program
 /// that has the device for itself.
@@ -141,9 +141,8 @@ impl PortSink for Arc<SharedDevice> {
         }
     }
 
-    /// The daemon tests sockets while this program proves its leases again (`keeps_port` of fs-broker).
-    fn hold(&self) -> Option<MutexGuard<'_, State>> {
-        Some(self.lock())
+    fn needs_proof(&self) -> bool {
+        true
     }
 
     fn tend(&self) {
@@ -179,7 +178,6 @@ pub(crate) fn ephemeral(devices: &[Arc<SharedDevice>], first: u16, count: usize)
 mod tests {
     use super::super::{Device, LeaseProofs, wire};
     use super::*;
-    use crate::ports::Ports;
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, socketpair};
     use std::path::Path;
@@ -260,53 +258,6 @@ mod tests {
         });
         assert!(shared.lock().socket.is_some());
         assert!(wire::is_closed(daemon.as_fd()));
-        std::fs::remove_dir_all(directory).unwrap();
-    }
-
-    /// The daemon tests a socket by listening for a moment. A program that begins to listen at that time
-    /// still does so afterwards.
-    #[test]
-    fn listener_outlives_the_daemons_test() {
-        let (ours, daemon) = pair();
-        let directory = std::env::temp_dir().join(format!("fs-listen-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let control = directory.join("control.sock");
-        let listener = listen_at(&control);
-        let shared = Arc::new(SharedDevice {
-            name: "none".into(),
-            device: Device { namespace: (0, 0), index: 1, mtu: 1500, mac: [2; 6], queues: 1 },
-            is_foreign: false,
-            control,
-            state: Mutex::new(State {
-                socket: Some(ours),
-                pair: Some((7, [8, 9])),
-                held: LeaseProofs::default(),
-                late: Vec::new(),
-            }),
-        });
-        let ports = Ports::new(true, vec![Some(Box::new(shared.clone()))], Ephemeral::default(), Duration::ZERO);
-        let place = std::thread::scope(|scope| {
-            scope.spawn(|| serve(&daemon, &Request::Lease));
-            ports.acquire(Protocol::Tcp, "127.0.0.1:0".parse().unwrap(), false).unwrap()
-        });
-        drop(daemon);
-        let socket = ports.kernel_socket(place).unwrap().unwrap();
-        let (listening, listens) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| PortSink::tend(&shared));
-            let next = rustix::net::accept(&listener).unwrap();
-            rustix::net::recv(&next, &mut [0; 32], rustix::net::RecvFlags::empty()).unwrap();
-            serve(&next, &Request::Resume { slot: 7, token: [8, 9] });
-            let (_, sockets) = wire::receive(next.as_fd(), |fd| fd).unwrap().unwrap();
-            rustix::net::listen(&sockets[0], 0).unwrap();
-            scope.spawn(|| listening.send(ports.listen(place, 8)));
-            // It waits, or is fast.
-            let _waits = listens.recv_timeout(Duration::from_millis(100));
-            rustix::net::shutdown(&sockets[0], rustix::net::Shutdown::Both).unwrap();
-            wire::send(next.as_fd(), &Answer::Done.encode(), &[]).unwrap();
-            serve(&next, &Request::Resumed);
-        });
-        assert!(rustix::net::sockopt::socket_acceptconn(&socket).unwrap());
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

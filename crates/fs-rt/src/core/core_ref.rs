@@ -363,6 +363,12 @@ impl CoreRef {
         self.0.shared.carriers != Carriers::Core
     }
 
+    /// Returns true if a daemon shares the runtime's devices with other programs. It takes a kernel socket
+    /// as proof of its address only without a peer, not bound to a device, and bound to a port by number.
+    pub fn has_shared_device(&self) -> bool {
+        self.0.shared.ports.needs_proof()
+    }
+
     /// Counts one more kernel connection of a socket of this core, until the returned value is
     /// dropped.
     pub fn count_kernel_stream(

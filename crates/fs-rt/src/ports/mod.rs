@@ -200,6 +200,12 @@ impl Ports {
         })
     }
 
+    /// Returns true if kernel sockets must prove addresses ([`PortSink::needs_proof`]).
+    pub(crate) fn needs_proof(&self) -> bool {
+        let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
+        sinks.iter().flatten().any(|sink| sink.needs_proof())
+    }
+
     /// Called regularly.
     pub(crate) fn tend(&self) {
         self.each_sink(|sink| sink.tend());
@@ -401,9 +407,6 @@ impl Ports {
         let Some(entry) = used.get_mut(&place) else { return Ok(None) };
         let Some(reservation) = &entry.reservation else { return Ok(None) };
         let socket = reservation.as_fd().try_clone_to_owned()?;
-        let sinks = self.sinks.read().unwrap_or_else(PoisonError::into_inner);
-        // A daemon tests a socket by listening for a moment. The end of that would end our listening.
-        let _held: Vec<_> = sinks.iter().flatten().map(|sink| sink.hold()).collect();
         reservation.listen(backlog)?;
         entry.listeners += 1;
         Ok(Some(socket))

@@ -1,13 +1,11 @@
 //! [`PortSink`]: tells a device's program which ports are ours.
 
-use crate::broker::State;
 use crate::sys::reserve::Reservation;
 use fs_core::Protocol;
 use fs_xdp::{PortTable, Share};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::MutexGuard;
 
 /// The table of a device's program.
 pub(crate) trait PortSink: Send + Sync {
@@ -32,9 +30,10 @@ pub(crate) trait PortSink: Send + Sync {
     fn set_ephemeral(&self, _ports: &[u16]) -> io::Result<()> {
         Ok(())
     }
-    /// While the guard lives, no other process tests the sockets that reserve addresses.
-    fn hold(&self) -> Option<MutexGuard<'_, State>> {
-        None
+    /// Returns true if a kernel socket must prove each address: it keeps its port whatever the program does
+    /// with it, has no peer, and is not bound to a device.
+    fn needs_proof(&self) -> bool {
+        false
     }
     /// Called regularly.
     fn tend(&self) {}

@@ -29,7 +29,7 @@ impl KeptHoles {
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         // `struct uffdio_api` and `struct uffdio_register`. The kernel maps whole pages.
         let mut api = [UFFD_API, 0, 0];
-        let length = area.len().next_multiple_of(4096) as u64;
+        let length = area.len().next_multiple_of(rustix::param::page_size()) as u64;
         let mut range = [area.start().as_ptr() as u64, length, UFFDIO_REGISTER_MODE_MISSING, 0];
         // SAFETY: the kernel reads and writes a live structure of the size that the number names.
         check(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) })?;
