@@ -90,7 +90,7 @@ define! {
     /// io_uring_setup(2) of liburing, which returns a negative error number.
     fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int = {
         let ring = real::io_uring_setup(entries, parameters);
-        if ring < 0 || descriptor::may_use_io_uring() { ring } else { super::raw::refuse_io_uring(ring.into(), parameters.cast()) }
+        if ring < 0 || descriptor::may_use_io_uring() { ring } else { refuse_io_uring(ring.into(), parameters.cast()) }
     };
     /// fdopen(3): the stream reads and writes by functions that no symbol replaces.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = {
@@ -254,4 +254,19 @@ unsafe fn leave_block(block: *const aiocb) {
         // SAFETY: readable.
         descriptor::leave_to_other(unsafe { (*block).aio_fildes });
     }
+}
+
+/// Closes a new io_uring, and returns the negative error number of a host where io_uring is forbidden (kernel.io_uring_disabled).
+///
+/// # Safety
+/// `parameters` are those of a successful io_uring_setup(2).
+pub(super) unsafe fn refuse_io_uring(ring: libc::c_long, parameters: *const u32) -> c_int {
+    /// `IORING_SETUP_REGISTERED_FD_ONLY`: the result is an index of the thread's, which ends with the thread, and no descriptor.
+    const REGISTERED_FD_ONLY: u32 = 1 << 15;
+    // SAFETY: the kernel has read and written them. The flags are the third word (struct io_uring_params).
+    if unsafe { parameters.add(2).read_unaligned() } & REGISTERED_FD_ONLY == 0 {
+        // SAFETY: nobody else knows the descriptor.
+        unsafe { real::close(ring as c_int) };
+    }
+    -libc::EPERM
 }

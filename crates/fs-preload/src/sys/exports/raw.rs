@@ -94,7 +94,7 @@ define! {
                 if ring < 0 || descriptor::may_use_io_uring() {
                     ring
                 } else {
-                    answer(Err(Errno::from_raw_os_error(-refuse_io_uring(ring, from(b))))) as c_long
+                    answer(Err(Errno::from_raw_os_error(-file::refuse_io_uring(ring, from(b))))) as c_long
                 }
             }
             libc::SYS_io_submit => {
@@ -133,21 +133,6 @@ unsafe fn leave_submitted(n: usize, list: *const *const u8) {
             descriptor::leave_to_other(number);
         }
     }
-}
-
-/// Closes a new io_uring, and returns the negative error number of a host where io_uring is forbidden (kernel.io_uring_disabled).
-///
-/// # Safety
-/// `parameters` are those of a successful io_uring_setup(2).
-pub(super) unsafe fn refuse_io_uring(ring: c_long, parameters: *const u32) -> c_int {
-    /// `IORING_SETUP_REGISTERED_FD_ONLY`: the result is an index of the thread's, which ends with the thread, and no descriptor.
-    const REGISTERED_FD_ONLY: u32 = 1 << 15;
-    // SAFETY: the kernel has read and written them. The flags are the third word (struct io_uring_params).
-    if unsafe { parameters.add(2).read_unaligned() } & REGISTERED_FD_ONLY == 0 {
-        // SAFETY: nobody else knows the descriptor.
-        unsafe { real::close(ring as c_int) };
-    }
-    -libc::EPERM
 }
 
 /// The kernel's signal set. The C library's is longer, and its functions pass this part on.
