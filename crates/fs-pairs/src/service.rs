@@ -16,7 +16,7 @@ use fs_carrier::region::{End, Region};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::closing::{User, Users};
 use crate::facts::Seen;
@@ -210,8 +210,10 @@ impl Service {
     }
 
     fn turn(&mut self) -> io::Result<()> {
-        let time = self.registry.next_deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let next = [self.registry.next_deadline(), self.users.next_attempt(now)].into_iter().flatten().min();
+        let time = next.map(|at| {
+            let left = at.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
         });
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
@@ -233,6 +235,7 @@ impl Service {
         for key in self.registry.expire(Instant::now()) {
             self.refuse(key, Reason::NoPeer);
         }
+        self.users.start_threads(Instant::now());
         Ok(())
     }
 
@@ -367,8 +370,11 @@ impl Service {
         self.drop_client(client);
     }
 
+    /// Disconnects a client. It notices at once, even if its socket waits for a thread to close it.
     fn drop_client(&mut self, client: u64) {
-        drop(self.take_client(client));
+        if let Some(outbox) = self.take_client(client) {
+            let _disconnected = rustix::net::shutdown(&outbox, Shutdown::Both);
+        }
     }
 
     fn take_client(&mut self, client: u64) -> Option<Outbox> {

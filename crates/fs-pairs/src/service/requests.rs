@@ -137,6 +137,9 @@ impl Service {
 
     /// Hands a client's connection over to the broker, or closes it if there is no broker.
     fn hand_over(&mut self, client: u64) {
+        if self.broker.is_none() {
+            return self.drop_client(client);
+        }
         let process = self.registry.process(client);
         let outbox = self.take_client(client);
         let (Some(broker), Some(process), Some(outbox)) = (&self.broker, process, outbox) else { return };
