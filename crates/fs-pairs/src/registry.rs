@@ -141,6 +141,8 @@ struct Refused {
 struct Holder {
     process: Process,
     offers: usize,
+    /// Offers whose match is being decided: those that are not [`Role::Alone`].
+    undecided: usize,
 }
 
 /// What one user's processes hold. An end counts until its pair is over.
@@ -207,7 +209,7 @@ impl Registry {
         if self.holders.len() >= self.limits.clients || (!is_root && of_user() >= self.limits.clients / 2) {
             return false;
         }
-        self.holders.insert(client, Holder { process, offers: 0 });
+        self.holders.insert(client, Holder { process, offers: 0, undecided: 0 });
         true
     }
 
@@ -284,6 +286,9 @@ impl Registry {
                     other.role = Role::First(again);
                     let socket = Arc::clone(&other.fd);
                     self.hold(key, Waiting { role: Role::Second(again), ..offer });
+                    for client in [first.client, key.client] {
+                        self.change_undecided(client, 1);
+                    }
                     return Outcome::Again(again, socket);
                 }
             }
@@ -327,6 +332,17 @@ impl Registry {
         }
     }
 
+    fn change_undecided(&mut self, client: u64, by: isize) {
+        if let Some(holder) = self.holders.get_mut(&client) {
+            holder.undecided = holder.undecided.saturating_add_signed(by);
+        }
+    }
+
+    /// Returns true if a match of this client is being decided.
+    pub(crate) fn is_deciding(&self, client: u64) -> bool {
+        self.holders.get(&client).is_some_and(|holder| holder.undecided > 0)
+    }
+
     fn waits(&self, key: Key) -> Option<&Waiting> {
         match self.held.get(&key) {
             Some(Held::Waiting(waiting)) => Some(waiting),
@@ -347,8 +363,10 @@ impl Registry {
             && other.role == Role::First(again)
         {
             other.role = Role::Alone;
+            let facts = other.seen.facts;
+            self.change_undecided(first.client, -1);
             match seen {
-                Ok(seen) if seen.facts == other.seen.facts => same = Some((first, seen)),
+                Ok(seen) if seen.facts == facts => same = Some((first, seen)),
                 // It is no more the connection that was offered.
                 _ => {
                     let reason = seen.err().unwrap_or(Reason::NotEstablished);
@@ -391,6 +409,9 @@ impl Registry {
         self.waits(key)?;
         let Some(Held::Waiting(offer)) = self.held.remove(&key) else { return None };
         self.deadlines.remove(&(offer.deadline, key));
+        if offer.role != Role::Alone {
+            self.change_undecided(key.client, -1);
+        }
         if matches!(offer.role, Role::Second(_)) {
             return Some(offer);
         }

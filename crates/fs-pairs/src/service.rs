@@ -37,6 +37,9 @@ const BACKLOG: i32 = 1024;
 /// Messages of one client that are read in one turn. More: a client delays the others for longer.
 /// Fewer: a client with many offers waits more often for a thread of its user.
 const MESSAGES_PER_TURN: usize = 16;
+/// Refusals that wait until the client's other offers are decided. More: a client that sends many
+/// costs each turn more. Fewer: tests that offer no TCP socket, to wait for earlier offers, do not wait.
+const POSTPONED: usize = 64;
 /// Maximum number of events of one turn.
 const EVENTS: usize = 64;
 
@@ -118,6 +121,8 @@ pub struct Service {
     broker: Option<Broker>,
     next_client: u64,
     registry: Registry,
+    /// Offers of no TCP sockets. They are refused after the decision about the client's earlier offers.
+    postponed: Vec<Key>,
     reports: Sender<Report>,
     inbox: Receiver<Report>,
 }
@@ -155,6 +160,7 @@ impl Service {
             broker: None,
             next_client: FIRST_CLIENT,
             registry: Registry::new(limits),
+            postponed: Vec::new(),
             reports,
             inbox,
         })
@@ -235,6 +241,7 @@ impl Service {
         for key in self.registry.expire(Instant::now()) {
             self.refuse(key, Reason::NoPeer);
         }
+        self.refuse_postponed();
         self.users.start_threads(Instant::now());
         Ok(())
     }
@@ -317,6 +324,14 @@ impl Service {
         let answer = Answer::Refused { number: key.number, reason };
         // After an error the client is disconnected.
         let _sent = self.answer(key.client, answer, None);
+    }
+
+    fn refuse_postponed(&mut self) {
+        let registry = &self.registry;
+        let due: Vec<Key> = self.postponed.extract_if(.., |key| !registry.is_deciding(key.client)).collect();
+        for key in due {
+            self.refuse(key, Reason::NotTcp);
+        }
     }
 
     /// Sends an answer, at once or when the client has read earlier ones. A client that does not read is disconnected.

@@ -9,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::{Client, MESSAGES_PER_TURN, Report, Service};
+use super::{Client, MESSAGES_PER_TURN, POSTPONED, Report, Service};
 use crate::closing::User;
 use crate::counters;
 use crate::facts::Seen;
@@ -93,6 +93,12 @@ impl Service {
     fn settle(&mut self, key: Key, outcome: Outcome) {
         match outcome {
             Outcome::Waits => {}
+            // The library offers no TCP socket to wait for the answers to its earlier offers.
+            Outcome::Refused(Reason::NotTcp)
+                if self.registry.is_deciding(key.client) && self.postponed.len() < POSTPONED =>
+            {
+                self.postponed.push(key);
+            }
             Outcome::Refused(reason) => self.refuse(key, reason),
             Outcome::Matched(other) => self.connect([other, key]),
             Outcome::Again(again, socket) => {

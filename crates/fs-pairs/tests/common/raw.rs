@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use fs_pairs::message::LEN;
+use fs_pairs::message::{Answer, LEN};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -52,5 +52,12 @@ impl Raw {
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+
+    /// Returns the next answer. Closes the file that comes with it.
+    pub(crate) fn answer(&self) -> Answer {
+        let mut bytes = [0; LEN];
+        let (len, _) = rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty()).expect("an answer");
+        Answer::decode(&bytes[..len]).expect("an answer")
     }
 }
