@@ -8,6 +8,8 @@
 //! closed.
 
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -173,6 +175,8 @@ pub(crate) struct Registry {
     paired: HashMap<u64, u64>,
     last_pair: u64,
     last_again: u64,
+    /// The first of these two is gone, and the second one waits for no answer of a thread.
+    released: Vec<Again>,
     refused: VecDeque<Refused>,
     last_refused: u64,
     /// Bytes of ended pairs. The other pairs' bytes are in their regions, and current numbers are
@@ -357,7 +361,7 @@ impl Registry {
 
     /// Handles the end of an [`Outcome::Again`], in which `seen` was seen. Returns outcomes of offers.
     pub(crate) fn seen_again(&mut self, again: Again, seen: Result<Seen, Reason>, now: Instant) -> Vec<(Key, Outcome)> {
-        let Again { first, second, .. } = again;
+        let first = again.first;
         let (mut outcomes, mut same) = (Vec::new(), None);
         if let Some(Held::Waiting(other)) = self.held.get_mut(&first)
             && other.role == Role::First(again)
@@ -375,12 +379,27 @@ impl Registry {
                 }
             }
         }
-        if self.waits(second).is_some_and(|offer| offer.role == Role::Second(again))
-            && let Some(offer) = self.stop_waiting(second)
-        {
-            outcomes.push((second, self.settle(second, offer, same, now)));
-        }
+        outcomes.extend(self.settle_second(again, same, now));
         outcomes
+    }
+
+    /// Handles an offer whose first one is gone. Returns its outcome.
+    pub(crate) fn next_released(&mut self, now: Instant) -> Option<(Key, Outcome)> {
+        while let Some(again) = self.released.pop() {
+            if let Some(settled) = self.settle_second(again, None, now) {
+                return Some(settled);
+            }
+        }
+        None
+    }
+
+    fn settle_second(&mut self, again: Again, same: Option<(Key, Seen)>, now: Instant) -> Option<(Key, Outcome)> {
+        let second = again.second;
+        let offer = match self.waits(second)?.role {
+            Role::Second(of) if of == again => self.stop_waiting(second)?,
+            _ => return None,
+        };
+        Some((second, self.settle(second, offer, same, now)))
     }
 
     fn pair(&mut self, first: Key, second: Key, facts: &Facts, now: Instant) -> Outcome {
@@ -412,8 +431,10 @@ impl Registry {
         if offer.role != Role::Alone {
             self.change_undecided(key.client, -1);
         }
-        if matches!(offer.role, Role::Second(_)) {
-            return Some(offer);
+        match offer.role {
+            Role::Alone => {}
+            Role::First(again) => self.released.push(again),
+            Role::Second(_) => return Some(offer),
         }
         let place = place(&offer.seen.facts);
         if self.waiting.get(&place) == Some(&key) {

@@ -241,7 +241,12 @@ impl Service {
         for key in self.registry.expire(Instant::now()) {
             self.refuse(key, Reason::NoPeer);
         }
-        self.refuse_postponed();
+        // Either may disconnect a client, whose offers release others.
+        loop {
+            self.refuse_postponed();
+            let Some((key, outcome)) = self.registry.next_released(Instant::now()) else { break };
+            self.settle(key, outcome);
+        }
         self.users.start_threads(Instant::now());
         Ok(())
     }

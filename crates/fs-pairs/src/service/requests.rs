@@ -90,7 +90,7 @@ impl Service {
         }
     }
 
-    fn settle(&mut self, key: Key, outcome: Outcome) {
+    pub(super) fn settle(&mut self, key: Key, outcome: Outcome) {
         match outcome {
             Outcome::Waits => {}
             // The library offers no TCP socket to wait for the answers to its earlier offers.
