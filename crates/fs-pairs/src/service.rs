@@ -25,7 +25,7 @@ use crate::listing::Process;
 use crate::message::{Answer, Reason};
 use crate::outbox::Outbox;
 use crate::registry::{Again, Key, Registry};
-use crate::sys::{Credentials, credentials};
+use crate::sys::{Credentials, contains_descriptors, credentials};
 
 pub use crate::registry::{Broker, CountWire, Limits, Permit};
 
@@ -265,10 +265,16 @@ impl Service {
         };
         let Ok(Credentials { pid, uid }) = credentials(socket.as_fd()) else { return };
         let user = self.users.get(uid);
-        let socket = user.own(socket);
         if user.is_stuck() {
+            let _disconnected = rustix::net::shutdown(&socket, Shutdown::Both);
+            // Only connections with descriptors wait for a thread. The kernel bounds what a user sends
+            // (`too_many_unix_fds`, net/core/scm.c), but not its connections.
+            if contains_descriptors(socket.as_fd()) {
+                drop(user.own(socket));
+            }
             return;
         }
+        let socket = user.own(socket);
         let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         let process = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
         let client = self.next_client;

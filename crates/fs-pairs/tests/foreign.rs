@@ -3,16 +3,16 @@
 mod common;
 
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::raw::Raw;
+use common::raw::{MAX_DESCRIPTORS, Raw};
 use common::*;
 use fs_carrier::exact::Carried;
-use fs_pairs::message::Request;
+use fs_pairs::message::{LEN, Request};
 use fs_pairs::{Client, Number, Offered, Service};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
@@ -98,4 +98,46 @@ fn service_without_threads_ends_connections() {
         matched(&client, second);
     });
     let _gone = std::fs::remove_file(&path);
+}
+
+/// A user whose descriptors no thread can close connects without end: the service does not keep these
+/// connections.
+#[test]
+fn connections_of_a_user_that_waits_need_no_descriptors() {
+    let may = getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: may.maximum, ..may }).expect("more descriptors");
+    let path = path();
+    let service = Service::bind(&path).expect("a service");
+    let connect = || (0..9).map(|_| Raw::connect_to(&path)).collect::<Vec<_>>();
+    let Some(raws) = as_nobody(connect) else { return };
+    let file: OwnedFd = std::fs::File::open("/dev/null").expect("a file").into();
+    // Behind a job of each thread that does not end, as many as may wait.
+    let (lingers, others) = raws.split_at(4);
+    let mut peers = Vec::new();
+    for raw in lingers {
+        let (socket, peer) = lingering();
+        raw.send(&[0; LEN], &[socket.as_fd()]).expect("sent");
+        peers.push(peer);
+    }
+    for raw in others {
+        raw.send(&[0; LEN], &[file.as_fd(); MAX_DESCRIPTORS]).expect("sent");
+    }
+    let service = Running::run(path, service);
+    assert!(raws.iter().all(Raw::is_cut_off));
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("/proc").count();
+    let before = descriptors();
+    as_nobody(|| {
+        for number in 0..5000 {
+            let raw = Raw::connect(&service);
+            // The service may have ended the connection.
+            let _sent = match number % 3 {
+                0 => Ok(()),
+                1 => raw.send(&[], &[]),
+                _ => raw.send(&[0; LEN], &[]),
+            };
+        }
+    });
+    serves(&service);
+    let now = descriptors();
+    assert!(now < before + 100, "{now} descriptors, {before} before");
 }

@@ -2,8 +2,7 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -17,7 +16,6 @@ use fs_pairs::message::{Answer, LEN, Request};
 use fs_pairs::service::Limits;
 use fs_pairs::{Client, Number, Offered, Reason, Service};
 use rustix::io::Errno;
-use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Resource, Rlimit};
 
 #[test]
@@ -78,15 +76,6 @@ fn flood_is_bounded() {
         assert!(Instant::now() < end, "{} descriptors", duplicates(&socket));
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Returns a socket whose last close(2) blocks until the other one is closed.
-fn lingering() -> (TcpStream, TcpStream) {
-    let (a, b) = connection();
-    set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
-    rustix::io::ioctl_fionbio(&a, true).expect("set");
-    while (&a).write(&[0; 1 << 16]).is_ok() {}
-    (a, b)
 }
 
 /// Descriptors that the service has no use for are not closed by its own thread, however they come.

@@ -8,6 +8,7 @@ pub(crate) mod held_unsafe;
 #[path = "raw.rs"]
 pub(crate) mod raw;
 
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use fs_carrier::region::{End, Region, SideTable};
 use fs_carrier::sys::Socket;
 use fs_pairs::service::{Limits, Permit};
 use fs_pairs::{Client, Handle, Number, Offered, Reason, Service};
+use rustix::net::sockopt::set_socket_linger;
 
 /// A service, stopped on drop.
 pub(crate) struct Running {
@@ -199,6 +201,15 @@ pub(crate) fn serves(service: &Running) {
     let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
     matched(&client_a, number_a);
     matched(&client_b, number_b);
+}
+
+/// Returns a socket whose last close(2) blocks until the other one is closed.
+pub(crate) fn lingering() -> (TcpStream, TcpStream) {
+    let (a, b) = connection();
+    set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
+    rustix::io::ioctl_fionbio(&a, true).expect("set");
+    while (&a).write(&[0; 1 << 16]).is_ok() {}
+    (a, b)
 }
 
 /// Users without rights.
