@@ -74,6 +74,18 @@ mod tests {
         assert!(!unit.contains("\nTasksMax=") || guide.matches("\nTasksMax=infinity").count() == 2);
     }
 
+    /// A thread that waits for the lock of a process's socket cannot be killed, and systemd waits for it
+    /// twice: after SIGTERM and after SIGKILL.
+    #[test]
+    fn unit_file_bounds_the_time_of_a_stop() {
+        let unit = include_str!("../../../packaging/systemd/fastsock.service");
+        let seconds = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec="));
+        // A stop takes up to 10 s if the daemon has connections of a relay (`DRAIN` of fs-cli's up.rs).
+        assert!(
+            seconds.and_then(|seconds| seconds.parse().ok()).is_some_and(|seconds: u32| (11..=20).contains(&seconds))
+        );
+    }
+
     /// `systemctl reload` would fail under a profile that lacks a program of ExecReload=.
     #[test]
     fn profile_of_apparmor_has_the_programs_of_the_unit() {

@@ -12,9 +12,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::ipproto;
 use rustix::net::sockopt::{socket_linger, socket_protocol};
@@ -29,9 +29,18 @@ const WAITING: usize = 1024;
 /// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// Time between two attempts to start threads for descriptors that wait without one. Longer: a peer
+/// gets the end of its connection later. Shorter: more failed clone(2) calls.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// All users.
 #[derive(Debug, Default)]
-pub struct Users(HashMap<u32, Arc<User>>);
+pub struct Users {
+    users: HashMap<u32, Arc<User>>,
+    lacks_threads: Arc<AtomicBool>,
+    /// The last attempt of [`Users::start_threads`].
+    attempted: Option<Instant>,
+}
 
 /// One user's descriptors, and the threads that use them.
 #[derive(Debug, Default)]
@@ -41,6 +50,8 @@ pub struct User {
     /// process has closed its socket.
     is_trusted: bool,
     held: AtomicUsize,
+    /// [`Users::lacks_threads`]: descriptors wait, and no thread could be started for them.
+    lacks_threads: Arc<AtomicBool>,
     closing: Threads,
     /// Separate, so that sockets with SO_LINGER delay no offer.
     asking: Threads,
@@ -87,11 +98,31 @@ impl Foreign {
 impl Users {
     /// Returns a user. Removes users that hold nothing.
     pub fn get(&mut self, uid: u32) -> Arc<User> {
-        if !self.0.contains_key(&uid) {
-            self.0.retain(|_, user| Arc::strong_count(user) > 1);
+        if !self.users.contains_key(&uid) {
+            self.users.retain(|_, user| Arc::strong_count(user) > 1);
         }
         let is_trusted = uid == 0 || uid == geteuid().as_raw();
-        Arc::clone(self.0.entry(uid).or_insert_with(|| Arc::new(User { is_trusted, ..User::default() })))
+        let lacks_threads = &self.lacks_threads;
+        let new = || Arc::new(User { is_trusted, lacks_threads: Arc::clone(lacks_threads), ..User::default() });
+        Arc::clone(self.users.entry(uid).or_insert_with(new))
+    }
+
+    /// Returns when [`Users::start_threads`] must be called next, if descriptors wait without a thread.
+    pub(crate) fn next_attempt(&self, now: Instant) -> Option<Instant> {
+        let is_needed = self.lacks_threads.load(Ordering::Relaxed);
+        is_needed.then(|| self.attempted.map_or(now, |attempted| attempted + RETRY))
+    }
+
+    /// Starts threads for descriptors that wait without one, at most once in [`RETRY`].
+    pub(crate) fn start_threads(&mut self, now: Instant) {
+        if self.next_attempt(now).is_none_or(|at| now < at) {
+            return;
+        }
+        self.attempted = Some(now);
+        self.lacks_threads.store(false, Ordering::Relaxed);
+        for user in self.users.values() {
+            user.start_closing();
+        }
     }
 }
 
@@ -120,7 +151,8 @@ impl User {
     /// Runs `job`, which asks the kernel about descriptors of this user and of no other, in a thread.
     /// Returns false if the user has no thread and none can be started.
     pub(crate) fn ask(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
-        let has_threads = self.start(|user| &user.asking, Box::new(job));
+        self.asking.lock().queue.push_back(Box::new(job));
+        let has_threads = self.start(|user| &user.asking);
         if !has_threads {
             self.asking.lock().queue.clear();
         }
@@ -140,15 +172,21 @@ impl User {
             drop(fd);
             user.held.fetch_sub(1, Ordering::Relaxed);
         };
-        // If no thread can be started, the next descriptor tries again.
-        let _has_threads = self.start(|user| &user.closing, Box::new(job));
+        self.closing.lock().queue.push_back(Box::new(job));
+        self.start_closing();
     }
 
-    /// Returns false if there is no thread.
-    fn start(self: &Arc<Self>, of: fn(&User) -> &Threads, job: Job) -> bool {
+    /// If no thread can be started, the next descriptor tries again, and the match service's loop.
+    fn start_closing(self: &Arc<Self>) {
+        if !self.start(|user| &user.closing) {
+            self.lacks_threads.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Wakes or starts a thread. Returns false if jobs wait and there is no thread.
+    fn start(self: &Arc<Self>, of: fn(&User) -> &Threads) -> bool {
         let threads = of(self);
         let mut state = threads.lock();
-        state.queue.push_back(job);
         if state.idle >= state.queue.len() {
             threads.wake.notify_one();
         } else if state.threads < THREADS {
@@ -156,7 +194,7 @@ impl User {
             let thread = std::thread::Builder::new().name("foreign".into());
             state.threads += usize::from(thread.spawn(move || of(&user).run()).is_ok());
         }
-        state.threads > 0
+        state.threads > 0 || state.queue.is_empty()
     }
 }
 
@@ -231,9 +269,9 @@ mod tests {
         for mut other in others {
             assert_eq!(other.read(&mut [0]).expect("its end"), 0);
         }
-        let end = std::time::Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(60);
         while user.held() > 0 {
-            assert!(std::time::Instant::now() < end, "{} are held", user.held());
+            assert!(Instant::now() < end, "{} are held", user.held());
             std::thread::yield_now();
         }
         assert!(user.closing.lock().threads <= THREADS);
@@ -246,7 +284,7 @@ mod tests {
         let kept = users.get(1);
         users.get(2);
         users.get(3);
-        assert_eq!(users.0.len(), 2, "the kept one and the new one");
+        assert_eq!(users.users.len(), 2, "the kept one and the new one");
         assert!(Arc::ptr_eq(&kept, &users.get(1)));
     }
 }

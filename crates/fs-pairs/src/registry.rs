@@ -8,6 +8,8 @@
 //! closed.
 
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -141,6 +143,8 @@ struct Refused {
 struct Holder {
     process: Process,
     offers: usize,
+    /// Offers whose match is being decided: those that are not [`Role::Alone`].
+    undecided: usize,
 }
 
 /// What one user's processes hold. An end counts until its pair is over.
@@ -171,6 +175,8 @@ pub(crate) struct Registry {
     paired: HashMap<u64, u64>,
     last_pair: u64,
     last_again: u64,
+    /// The first of these two is gone, and the second one waits for no answer of a thread.
+    released: Vec<Again>,
     refused: VecDeque<Refused>,
     last_refused: u64,
     /// Bytes of ended pairs. The other pairs' bytes are in their regions, and current numbers are
@@ -207,7 +213,7 @@ impl Registry {
         if self.holders.len() >= self.limits.clients || (!is_root && of_user() >= self.limits.clients / 2) {
             return false;
         }
-        self.holders.insert(client, Holder { process, offers: 0 });
+        self.holders.insert(client, Holder { process, offers: 0, undecided: 0 });
         true
     }
 
@@ -284,6 +290,9 @@ impl Registry {
                     other.role = Role::First(again);
                     let socket = Arc::clone(&other.fd);
                     self.hold(key, Waiting { role: Role::Second(again), ..offer });
+                    for client in [first.client, key.client] {
+                        self.change_undecided(client, 1);
+                    }
                     return Outcome::Again(again, socket);
                 }
             }
@@ -327,6 +336,17 @@ impl Registry {
         }
     }
 
+    fn change_undecided(&mut self, client: u64, by: isize) {
+        if let Some(holder) = self.holders.get_mut(&client) {
+            holder.undecided = holder.undecided.saturating_add_signed(by);
+        }
+    }
+
+    /// Returns true if a match of this client is being decided.
+    pub(crate) fn is_deciding(&self, client: u64) -> bool {
+        self.holders.get(&client).is_some_and(|holder| holder.undecided > 0)
+    }
+
     fn waits(&self, key: Key) -> Option<&Waiting> {
         match self.held.get(&key) {
             Some(Held::Waiting(waiting)) => Some(waiting),
@@ -341,14 +361,16 @@ impl Registry {
 
     /// Handles the end of an [`Outcome::Again`], in which `seen` was seen. Returns outcomes of offers.
     pub(crate) fn seen_again(&mut self, again: Again, seen: Result<Seen, Reason>, now: Instant) -> Vec<(Key, Outcome)> {
-        let Again { first, second, .. } = again;
+        let first = again.first;
         let (mut outcomes, mut same) = (Vec::new(), None);
         if let Some(Held::Waiting(other)) = self.held.get_mut(&first)
             && other.role == Role::First(again)
         {
             other.role = Role::Alone;
+            let facts = other.seen.facts;
+            self.change_undecided(first.client, -1);
             match seen {
-                Ok(seen) if seen.facts == other.seen.facts => same = Some((first, seen)),
+                Ok(seen) if seen.facts == facts => same = Some((first, seen)),
                 // It is no more the connection that was offered.
                 _ => {
                     let reason = seen.err().unwrap_or(Reason::NotEstablished);
@@ -357,12 +379,27 @@ impl Registry {
                 }
             }
         }
-        if self.waits(second).is_some_and(|offer| offer.role == Role::Second(again))
-            && let Some(offer) = self.stop_waiting(second)
-        {
-            outcomes.push((second, self.settle(second, offer, same, now)));
-        }
+        outcomes.extend(self.settle_second(again, same, now));
         outcomes
+    }
+
+    /// Handles an offer whose first one is gone. Returns its outcome.
+    pub(crate) fn next_released(&mut self, now: Instant) -> Option<(Key, Outcome)> {
+        while let Some(again) = self.released.pop() {
+            if let Some(settled) = self.settle_second(again, None, now) {
+                return Some(settled);
+            }
+        }
+        None
+    }
+
+    fn settle_second(&mut self, again: Again, same: Option<(Key, Seen)>, now: Instant) -> Option<(Key, Outcome)> {
+        let second = again.second;
+        let offer = match self.waits(second)?.role {
+            Role::Second(of) if of == again => self.stop_waiting(second)?,
+            _ => return None,
+        };
+        Some((second, self.settle(second, offer, same, now)))
     }
 
     fn pair(&mut self, first: Key, second: Key, facts: &Facts, now: Instant) -> Outcome {
@@ -391,8 +428,13 @@ impl Registry {
         self.waits(key)?;
         let Some(Held::Waiting(offer)) = self.held.remove(&key) else { return None };
         self.deadlines.remove(&(offer.deadline, key));
-        if matches!(offer.role, Role::Second(_)) {
-            return Some(offer);
+        if offer.role != Role::Alone {
+            self.change_undecided(key.client, -1);
+        }
+        match offer.role {
+            Role::Alone => {}
+            Role::First(again) => self.released.push(again),
+            Role::Second(_) => return Some(offer),
         }
         let place = place(&offer.seen.facts);
         if self.waiting.get(&place) == Some(&key) {

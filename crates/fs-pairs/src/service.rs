@@ -16,7 +16,7 @@ use fs_carrier::region::{End, Region};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::closing::{User, Users};
 use crate::facts::Seen;
@@ -25,7 +25,7 @@ use crate::listing::Process;
 use crate::message::{Answer, Reason};
 use crate::outbox::Outbox;
 use crate::registry::{Again, Key, Registry};
-use crate::sys::{Credentials, credentials};
+use crate::sys::{Credentials, contains_descriptors, credentials};
 
 pub use crate::registry::{Broker, CountWire, Limits, Permit};
 
@@ -37,6 +37,9 @@ const BACKLOG: i32 = 1024;
 /// Messages of one client that are read in one turn. More: a client delays the others for longer.
 /// Fewer: a client with many offers waits more often for a thread of its user.
 const MESSAGES_PER_TURN: usize = 16;
+/// Refusals that wait until the client's other offers are decided. More: a client that sends many
+/// costs each turn more. Fewer: tests that offer no TCP socket, to wait for earlier offers, do not wait.
+const POSTPONED: usize = 64;
 /// Maximum number of events of one turn.
 const EVENTS: usize = 64;
 
@@ -118,6 +121,8 @@ pub struct Service {
     broker: Option<Broker>,
     next_client: u64,
     registry: Registry,
+    /// Offers of no TCP sockets. They are refused after the decision about the client's earlier offers.
+    postponed: Vec<Key>,
     reports: Sender<Report>,
     inbox: Receiver<Report>,
 }
@@ -155,6 +160,7 @@ impl Service {
             broker: None,
             next_client: FIRST_CLIENT,
             registry: Registry::new(limits),
+            postponed: Vec::new(),
             reports,
             inbox,
         })
@@ -210,8 +216,10 @@ impl Service {
     }
 
     fn turn(&mut self) -> io::Result<()> {
-        let time = self.registry.next_deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
+        let now = Instant::now();
+        let next = [self.registry.next_deadline(), self.users.next_attempt(now)].into_iter().flatten().min();
+        let time = next.map(|at| {
+            let left = at.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
         });
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
@@ -233,6 +241,13 @@ impl Service {
         for key in self.registry.expire(Instant::now()) {
             self.refuse(key, Reason::NoPeer);
         }
+        // Either may disconnect a client, whose offers release others.
+        loop {
+            self.refuse_postponed();
+            let Some((key, outcome)) = self.registry.next_released(Instant::now()) else { break };
+            self.settle(key, outcome);
+        }
+        self.users.start_threads(Instant::now());
         Ok(())
     }
 
@@ -250,10 +265,16 @@ impl Service {
         };
         let Ok(Credentials { pid, uid }) = credentials(socket.as_fd()) else { return };
         let user = self.users.get(uid);
-        let socket = user.own(socket);
         if user.is_stuck() {
+            let _disconnected = rustix::net::shutdown(&socket, Shutdown::Both);
+            // Only connections with descriptors wait for a thread. The kernel bounds what a user sends
+            // (`too_many_unix_fds`, net/core/scm.c), but not its connections.
+            if contains_descriptors(socket.as_fd()) {
+                drop(user.own(socket));
+            }
             return;
         }
+        let socket = user.own(socket);
         let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         let process = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
         let client = self.next_client;
@@ -316,6 +337,14 @@ impl Service {
         let _sent = self.answer(key.client, answer, None);
     }
 
+    fn refuse_postponed(&mut self) {
+        let registry = &self.registry;
+        let due: Vec<Key> = self.postponed.extract_if(.., |key| !registry.is_deciding(key.client)).collect();
+        for key in due {
+            self.refuse(key, Reason::NotTcp);
+        }
+    }
+
     /// Sends an answer, at once or when the client has read earlier ones. A client that does not read is disconnected.
     fn answer(&mut self, client: u64, answer: Answer, file: Option<&Arc<OwnedFd>>) -> Result<(), Errno> {
         let Some(Client { outbox, .. }) = self.clients.get_mut(&client) else { return Err(Errno::PIPE) };
@@ -367,8 +396,11 @@ impl Service {
         self.drop_client(client);
     }
 
+    /// Disconnects a client. It notices at once, even if its socket waits for a thread to close it.
     fn drop_client(&mut self, client: u64) {
-        drop(self.take_client(client));
+        if let Some(outbox) = self.take_client(client) {
+            let _disconnected = rustix::net::shutdown(&outbox, Shutdown::Both);
+        }
     }
 
     fn take_client(&mut self, client: u64) -> Option<Outbox> {

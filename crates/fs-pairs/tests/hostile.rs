@@ -2,73 +2,21 @@
 
 mod common;
 
-use std::io::{IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::held_unsafe::Held;
+use common::raw::{MAX_DESCRIPTORS, Raw};
 use common::*;
 use fs_carrier::exact::Carried;
 use fs_pairs::message::{Answer, LEN, Request};
 use fs_pairs::service::Limits;
 use fs_pairs::{Client, Number, Offered, Reason, Service};
 use rustix::io::Errno;
-use rustix::net::sockopt::set_socket_linger;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
-};
 use rustix::process::{Resource, Rlimit};
-
-/// SCM_MAX_FD of include/net/scm.h.
-const MAX_DESCRIPTORS: usize = 253;
-
-/// A client that writes its own messages.
-struct Raw(OwnedFd);
-
-impl Raw {
-    fn connect(service: &Running) -> Self {
-        Self::connect_to(&service.path)
-    }
-
-    fn connect_to(path: &Path) -> Self {
-        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("a path")).expect("connect");
-        Raw(socket)
-    }
-
-    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
-        }
-        rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
-    }
-
-    /// Returns true if the service ends the connection.
-    fn is_cut_off(&self) -> bool {
-        let mut bytes = [0; LEN];
-        loop {
-            match rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty()) {
-                Ok((0, _)) | Err(Errno::CONNRESET) => return true,
-                Ok(_) => {}
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-}
-
-fn serves(service: &Running) {
-    let (a, b) = connection();
-    let (client_a, client_b) = (service.client(), service.client());
-    let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
-    matched(&client_a, number_a);
-    matched(&client_b, number_b);
-}
 
 #[test]
 fn broken_messages_end_the_connection() {
@@ -130,15 +78,6 @@ fn flood_is_bounded() {
     }
 }
 
-/// Returns a socket whose last close(2) blocks until the other one is closed.
-fn lingering() -> (TcpStream, TcpStream) {
-    let (a, b) = connection();
-    set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
-    rustix::io::ioctl_fionbio(&a, true).expect("set");
-    while (&a).write(&[0; 1 << 16]).is_ok() {}
-    (a, b)
-}
-
 /// Descriptors that the service has no use for are not closed by its own thread, however they come.
 #[test]
 fn descriptors_that_block_in_close_delay_nobody() {
@@ -160,22 +99,6 @@ fn descriptors_that_block_in_close_delay_nobody() {
     drop(socket);
     let service = Running::run(path, service);
     serves(&service);
-}
-
-/// Runs `work` in a thread of another user. Returns `None` if this one is not root.
-fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
-    if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
-        println!("skipped: not root (another user)");
-        return None;
-    }
-    let nobody = rustix::process::Uid::from_raw(65534);
-    let become_nobody = || rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("nobody");
-    let run = move || {
-        become_nobody();
-        work()
-    };
-    Some(std::thread::scope(|scope| scope.spawn(run).join().expect("no panic")))
 }
 
 /// A user offers sockets while its threads hold their locks: the kernel answers no question about

@@ -7,11 +7,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use common::raw::Raw;
 use common::*;
 use fs_carrier::exact::Carried;
 use fs_carrier::kernel::RecvMode;
 use fs_pairs::counters::count;
 use fs_pairs::listing::list;
+use fs_pairs::message::{Answer, Request};
 use fs_pairs::service::Limits;
 use fs_pairs::{Offered, Reason};
 use rustix::net::{AddressFamily, SocketType};
@@ -101,6 +103,24 @@ fn other_descriptors_are_refused() {
         let number = client.offer(fd, none).expect("sent");
         assert_eq!(refused(&client, number), reason);
     }
+}
+
+/// The library offers no TCP socket to wait for the answers to its earlier offers (FASTSOCK_CALLS=0).
+#[test]
+fn refusal_comes_after_the_match_of_earlier_offers() {
+    let path = path();
+    let service = fs_pairs::Service::bind(&path).expect("a service");
+    let raw = Raw::connect_to(&path);
+    let (a, b) = connection();
+    for (number, socket) in [(1, a.as_fd()), (2, b.as_fd()), (3, raw.0.as_fd())] {
+        let request = Request::Offer { number: fs_pairs::Number(number), carried: Carried::default() };
+        raw.send(&request.encode(), &[socket]).expect("sent");
+    }
+    let _service = Running::run(path, service);
+    let numbers = [(); 3].map(|()| match raw.answer() {
+        Answer::Matched { number, .. } | Answer::Refused { number, .. } => number.0,
+    });
+    assert_eq!(numbers, [1, 2, 3]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::{Client, MESSAGES_PER_TURN, Report, Service};
+use super::{Client, MESSAGES_PER_TURN, POSTPONED, Report, Service};
 use crate::closing::User;
 use crate::counters;
 use crate::facts::Seen;
@@ -90,9 +90,15 @@ impl Service {
         }
     }
 
-    fn settle(&mut self, key: Key, outcome: Outcome) {
+    pub(super) fn settle(&mut self, key: Key, outcome: Outcome) {
         match outcome {
             Outcome::Waits => {}
+            // The library offers no TCP socket to wait for the answers to its earlier offers.
+            Outcome::Refused(Reason::NotTcp)
+                if self.registry.is_deciding(key.client) && self.postponed.len() < POSTPONED =>
+            {
+                self.postponed.push(key);
+            }
             Outcome::Refused(reason) => self.refuse(key, reason),
             Outcome::Matched(other) => self.connect([other, key]),
             Outcome::Again(again, socket) => {
@@ -137,6 +143,9 @@ impl Service {
 
     /// Hands a client's connection over to the broker, or closes it if there is no broker.
     fn hand_over(&mut self, client: u64) {
+        if self.broker.is_none() {
+            return self.drop_client(client);
+        }
         let process = self.registry.process(client);
         let outbox = self.take_client(client);
         let (Some(broker), Some(process), Some(outbox)) = (&self.broker, process, outbox) else { return };

@@ -6,6 +6,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::{Errno, IoSliceMut};
+use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 
 /// A descriptor that is closed without the C library.
@@ -117,8 +118,87 @@ pub(crate) fn receive<F>(
     Ok(Received { len: message.bytes, is_long, is_lost: message.flags.contains(ReturnFlags::CTRUNC), fd })
 }
 
+/// Returns true if the messages in a socket that is shut down contain descriptors, so that its
+/// close(2) may block. Removes the messages before them.
+pub(crate) fn contains_descriptors(socket: BorrowedFd<'_>) -> bool {
+    let receive = |flags| {
+        let flags = flags | RecvFlags::DONTWAIT;
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut RecvAncillaryBuffer::default(), flags)
+    };
+    // CTRUNC: there is no room for what comes with the message. A message that is only peeked at keeps
+    // its descriptors.
+    let comes_with_something =
+        || receive(RecvFlags::PEEK).map(|message| (message.bytes, message.flags.contains(ReturnFlags::CTRUNC)));
+    loop {
+        match comes_with_something() {
+            Ok((0, false)) => {
+                // An empty message, or no message. Every message comes with its sender's credentials.
+                let is_message = set_socket_passcred(socket, true).and_then(|()| comes_with_something());
+                if set_socket_passcred(socket, false).is_err() {
+                    return true;
+                }
+                match is_message {
+                    Ok((_, true)) => {}
+                    Ok((_, false)) => return false,
+                    Err(_) => return true,
+                }
+            }
+            Ok((_, false)) => {}
+            Ok((_, true)) | Err(_) => return true,
+        }
+        if receive(RecvFlags::empty()).is_err() {
+            return true;
+        }
+    }
+}
+
 impl AsFd for Quiet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use super::*;
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    };
+
+    #[test]
+    fn descriptors_are_found_behind_other_messages() {
+        // Lengths of messages, and whether a descriptor comes with the last one.
+        let cases: [(&[usize], bool); 8] = [
+            (&[], false),
+            (&[0], false),
+            (&[9], false),
+            (&[0, 9, 0, 0, 9], false),
+            (&[0], true),
+            (&[9], true),
+            (&[0, 9, 0], true),
+            (&[9, 0, 9], true),
+        ];
+        for (lengths, has_descriptor) in cases {
+            let (own, other) =
+                rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                    .unwrap();
+            for (i, len) in lengths.iter().enumerate() {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                let fds = [other.as_fd()];
+                if has_descriptor && i == lengths.len() - 1 {
+                    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+                }
+                rustix::net::sendmsg(&other, &[IoSlice::new(&[1; 9][..*len])], &mut control, SendFlags::empty())
+                    .unwrap();
+            }
+            if lengths.len() < 3 {
+                drop(other);
+            }
+            rustix::net::shutdown(&own, Shutdown::Both).unwrap();
+            assert_eq!(contains_descriptors(own.as_fd()), has_descriptor, "{lengths:?}");
+        }
     }
 }

@@ -5,5 +5,5 @@
 mod descriptor;
 mod option;
 
-pub(crate) use descriptor::{Quiet, Weak, receive};
+pub(crate) use descriptor::{Quiet, Weak, contains_descriptors, receive};
 pub(crate) use option::{Credentials, bound_device, credentials, netns_cookie};

@@ -5,7 +5,10 @@
 pub(crate) mod descriptor_unsafe;
 #[path = "held_unsafe.rs"]
 pub(crate) mod held_unsafe;
+#[path = "raw.rs"]
+pub(crate) mod raw;
 
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -21,6 +24,7 @@ use fs_carrier::region::{End, Region, SideTable};
 use fs_carrier::sys::Socket;
 use fs_pairs::service::{Limits, Permit};
 use fs_pairs::{Client, Handle, Number, Offered, Reason, Service};
+use rustix::net::sockopt::set_socket_linger;
 
 /// A service, stopped on drop.
 pub(crate) struct Running {
@@ -188,4 +192,46 @@ pub(crate) fn ping_pong<A: AsFd + Sync + Send, B: AsFd + Sync + Send>(
         }
     });
     a.counts().ring_sends + b.counts().ring_sends
+}
+
+/// Matches a connection of two further processes.
+pub(crate) fn serves(service: &Running) {
+    let (a, b) = connection();
+    let (client_a, client_b) = (service.client(), service.client());
+    let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
+    matched(&client_a, number_a);
+    matched(&client_b, number_b);
+}
+
+/// Returns a socket whose last close(2) blocks until the other one is closed.
+pub(crate) fn lingering() -> (TcpStream, TcpStream) {
+    let (a, b) = connection();
+    set_socket_linger(&a, Some(Duration::from_secs(3600))).expect("set");
+    rustix::io::ioctl_fionbio(&a, true).expect("set");
+    while (&a).write(&[0; 1 << 16]).is_ok() {}
+    (a, b)
+}
+
+/// Users without rights.
+pub(crate) const NOBODY: u32 = 65534;
+pub(crate) const OTHER: u32 = 65533;
+
+/// Runs `work` in a thread of another user. Returns `None` if this one is not root.
+pub(crate) fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    as_user(NOBODY, work)
+}
+
+/// Runs `work` in a thread of this user. Returns `None` if this one is not root.
+pub(crate) fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> Option<T> {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (another user)");
+        return None;
+    }
+    let user = rustix::process::Uid::from_raw(user);
+    let run = move || {
+        rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
+        work()
+    };
+    Some(std::thread::scope(|scope| scope.spawn(run).join().expect("no panic")))
 }

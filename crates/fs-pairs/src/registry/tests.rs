@@ -1,0 +1,43 @@
+use std::net::{TcpListener, TcpStream};
+
+use fs_carrier::exact::Carried;
+
+use super::*;
+use crate::closing::Users;
+
+/// Offers this socket as the first offer of a client.
+fn offer(registry: &mut Registry, client: u64, socket: &TcpStream) -> Outcome {
+    let user = Users::default().get(rustix::process::geteuid().as_raw());
+    let fd = user.own(socket.try_clone().unwrap().into());
+    let seen = Seen::read(fd.as_fd(), Carried::default());
+    registry.offer(Key { client, number: Number(1) }, fd, seen, Instant::now())
+}
+
+/// The thread that reads the first offer's socket may wait for long. Then that offer's process ends.
+#[test]
+fn second_offer_is_matched_although_the_first_is_gone() {
+    let mut registry = Registry::new(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (b, _) = listener.accept().unwrap();
+    for client in 1..=3 {
+        assert!(registry.join(client, Process::new(1, 1, b"test")));
+    }
+    assert!(matches!(offer(&mut registry, 1, &a), Outcome::Waits));
+    let Outcome::Again(stale, _) = offer(&mut registry, 2, &b) else { panic!("no match") };
+    assert!(registry.is_deciding(1) && registry.is_deciding(2));
+    assert!(registry.next_released(Instant::now()).is_none());
+    registry.leave(1);
+    let released = registry.next_released(Instant::now());
+    assert!(matches!(released, Some((Key { client: 2, .. }, Outcome::Waits))), "{released:?}");
+    assert!(!registry.is_deciding(2));
+    // The same socket of another process.
+    let Outcome::Again(again, socket) = offer(&mut registry, 3, &a) else { panic!("no match") };
+    // What the thread has read at last.
+    let seen = Seen::read(a.as_fd(), Carried::default());
+    assert!(registry.seen_again(stale, seen, Instant::now()).is_empty());
+    let seen = Seen::read(socket.as_fd(), Carried::default());
+    let outcomes = registry.seen_again(again, seen, Instant::now());
+    assert!(matches!(outcomes[..], [(Key { client: 3, .. }, Outcome::Matched(Key { client: 2, .. }))]), "{outcomes:?}");
+    assert!(!registry.is_deciding(2) && !registry.is_deciding(3));
+}
