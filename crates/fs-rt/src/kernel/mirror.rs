@@ -5,7 +5,7 @@
 //! by one.
 
 use super::change::WorldChange;
-use crate::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices, has_connection};
+use crate::netlink::{GROUPS, Hop, NEIGHBOURS, Netlink, Notices, has_connection, ip};
 use crate::ports::Addresses;
 use fs_core::{Cidr, IfaceId, Refusal, Route};
 use netlink_packet_route::RouteNetlinkMessage as Message;
@@ -13,8 +13,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, Addres
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
-    RouteVia,
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
 };
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -403,33 +402,6 @@ const ANY_NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 fn subscribe() -> io::Result<Netlink> {
     Netlink::open(GROUPS.into_iter().chain([NEIGHBOURS]))
-}
-
-#[derive(Default)]
-struct Hop {
-    device: Option<u32>,
-    gateway: Option<IpAddr>,
-}
-
-impl Hop {
-    fn take(&mut self, attribute: &RouteAttribute) {
-        match attribute {
-            RouteAttribute::Oif(index) => self.device = Some(*index),
-            RouteAttribute::Gateway(addr) => self.gateway = ip(addr),
-            // An IPv4 route through an IPv6 neighbour (RFC 5549).
-            RouteAttribute::Via(RouteVia::Inet(v4)) => self.gateway = Some((*v4).into()),
-            RouteAttribute::Via(RouteVia::Inet6(v6)) => self.gateway = Some((*v6).into()),
-            _ => {}
-        }
-    }
-}
-
-fn ip(addr: &RouteAddress) -> Option<IpAddr> {
-    match addr {
-        RouteAddress::Inet(v4) => Some((*v4).into()),
-        RouteAddress::Inet6(v6) => Some((*v6).into()),
-        _ => None,
-    }
 }
 
 /// Parses an address message. Returns the address if it belongs to device `index` and may be used
