@@ -30,6 +30,14 @@ pub(crate) struct Device {
     pub(crate) gone: bool,
 }
 
+impl Device {
+    /// Its index is no longer ours: until the device is adopted, one that has come back with that index
+    /// is the kernel's.
+    fn leave(&mut self) {
+        (self.index, self.gone) = (0, true);
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Neighbour {
     mac: Option<[u8; 6]>,
@@ -167,6 +175,8 @@ impl Mirror {
                 elsewhere: std::mem::replace(&mut self.elsewhere, elsewhere),
             };
             self.compare(&before, changes);
+            // The notifications about the neighbours of a device that has left have an index of nobody's.
+            self.stale.neighbours |= before.devices.iter().zip(&self.devices).any(|(old, new)| old.gone != new.gone);
             self.stale.tables = false;
         }
         if self.stale.neighbours {
@@ -220,14 +230,14 @@ impl Mirror {
                 Message::NewLink(link) if link.header.index == device.index => Some(link),
                 _ => None,
             });
-            // One that is back, perhaps with the same index, is adopted after its queues are opened again.
-            device.gone |= link.is_none();
-            link.into_iter().filter(|_| !device.gone).flat_map(|link| &link.attributes).for_each(|attribute| {
-                match attribute {
-                    LinkAttribute::Mtu(mtu) => device.mtu = u16::try_from(*mtu).unwrap_or(u16::MAX),
-                    LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
-                    _ => {}
-                }
+            let Some(link) = link else {
+                device.leave();
+                continue;
+            };
+            link.attributes.iter().for_each(|attribute| match attribute {
+                LinkAttribute::Mtu(mtu) => device.mtu = u16::try_from(*mtu).unwrap_or(u16::MAX),
+                LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
+                _ => {}
             });
         }
         let addresses = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
