@@ -8,9 +8,10 @@ use super::change::WorldChange;
 use crate::netlink::{GROUPS, Hop, NEIGHBOURS, Netlink, Notices, has_connection, ip};
 use crate::ports::Addresses;
 use fs_core::{Cidr, IfaceId, Refusal, Route};
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
     RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
@@ -155,6 +156,10 @@ impl Mirror {
                     match message {
                         Message::NewNeighbour(neighbour) => self.neighbour(&neighbour, false, changes),
                         Message::DelNeighbour(neighbour) => self.neighbour(&neighbour, true, changes),
+                        Message::DelLink(link) => {
+                            self.link_deleted(&link.header);
+                            self.stale.tables = true;
+                        }
                         _ => self.stale.tables = true,
                     }
                 }
@@ -184,6 +189,16 @@ impl Mirror {
             self.stale.neighbours = false;
         }
         Ok(())
+    }
+
+    /// A device that is back before the tables are read has other queues, perhaps with the same index.
+    fn link_deleted(&mut self, link: &LinkHeader) {
+        // A port that leaves a bridge is reported likewise, with the bridge's family (`br_ifinfo_notify`).
+        let is_device = link.interface_family == AddressFamily::Unspec;
+        if let Some(device) = self.devices.iter_mut().find(|device| is_device && device.index == link.index) {
+            device.leave();
+            self.stale.neighbours = true;
+        }
     }
 
     /// Opens the netlink sockets again after an error.
@@ -384,7 +399,7 @@ impl Mirror {
         if is_unusable || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
             return;
         }
-        let v4 = message.header.address_family == netlink_packet_route::AddressFamily::Inet;
+        let v4 = message.header.address_family == AddressFamily::Inet;
         let any: IpAddr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let to = Cidr { addr: to.unwrap_or(any), prefix };
         if refusal.is_some() {
