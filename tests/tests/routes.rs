@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::StackOptions;
-use fs_tests::lab::{CLIENT, FRONT};
+use fs_tests::lab::FRONT;
 use fs_tests::loadgen::{Load, Mode};
 use fs_tests::servers::{self, ECHO_PORT};
 use fs_tests::{Lab, Ns, Stack};
@@ -15,7 +15,7 @@ const NETWORK: &str = "10.8.0.0/24";
 /// A command that changes the kernel's routes, and the command that reverses it.
 type Case = (&'static str, &'static [&'static [&'static str]], &'static [&'static [&'static str]]);
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 4] = [
     ("a route by another device", &[&["route", "add", NETWORK, "dev", "vpn0"]], &[&["route", "del", NETWORK]]),
     ("a blackhole", &[&["route", "add", "blackhole", NETWORK]], &[&["route", "del", "blackhole", NETWORK]]),
     (
@@ -30,15 +30,6 @@ const CASES: [Case; 5] = [
         "a rule that prohibits it to the user",
         &[&["rule", "add", "to", NETWORK, "uidrange", "0-0", "prohibit", "pref", "70"]],
         &[&["rule", "del", "pref", "70"]],
-    ),
-    (
-        // The connection's socket is not bound.
-        "a rule by its source",
-        &[
-            &["route", "add", "default", "dev", "vpn0", "table", "77"],
-            &["rule", "add", "from", CLIENT, "lookup", "77", "pref", "70"],
-        ],
-        &[&["rule", "del", "pref", "70"], &["route", "flush", "table", "77"]],
     ),
 ];
 

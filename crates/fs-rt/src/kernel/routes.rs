@@ -122,18 +122,9 @@ impl RouteLookup {
             Protocol::Tcp => libc::IPPROTO_TCP as u8,
             Protocol::Udp => libc::IPPROTO_UDP as u8,
         };
-        let mut flow = Flow { protocol, to, from: from.map(|from| from.ip()), port, uid, mark: 0, device };
-        let mut route = self.by_table(flow);
-        // For IPv4 the kernel asks again, with the source that it has found (`ip_route_connect`). A rule may
-        // be about it.
+        let flow = Flow { protocol, to, from: from.map(|from| from.ip()), port, uid, mark: 0, device };
+        let route = self.by_table(flow);
         let has_source = |flow: Flow| flow.from.is_some_and(|from| !from.to_canonical().is_unspecified());
-        if let Ok((ConnectRoute::Ours, Some(source))) = route
-            && source.is_ipv4()
-            && !has_source(flow)
-        {
-            flow.from = Some(source);
-            route = self.by_table(flow);
-        }
         match route {
             // Its source may be another one than that of `main`.
             Ok((ConnectRoute::OtherTable(..), _)) if !has_source(flow) => ConnectRoute::Others,
