@@ -169,6 +169,44 @@ fn kernel_carries_what_another_table_routes() {
     greeters.into_iter().for_each(|greeter| greeter.join().unwrap());
 }
 
+/// Rules for each card, as on cloud images: the table has the gateway that `main` has, too.
+#[test]
+fn core_carries_what_another_table_routes_like_main() {
+    let Some(wire) = wire("rules for each card") else { return };
+    let [ours6, other_gateway]: [IpAddr; 2] = ["fd89::1", "10.89.0.9"].map(|addr| addr.parse().unwrap());
+    let far = ["10.60.0.1", "fd60::1", "10.60.0.2"].map(|addr| addr.parse::<IpAddr>().unwrap());
+    wire.peer.run(&format!(
+        "ip addr add {other_gateway}/24 dev fsc1 && ip addr add fd89::2/64 dev fsc1 nodad &&
+         ip addr add 10.60.0.1/32 dev fsc1 && ip addr add 10.60.0.2/32 dev fsc1 &&
+         ip addr add fd60::1/128 dev fsc1 nodad"
+    ));
+    wire.ours.run(&format!(
+        "ip addr add {ours6}/64 dev {DEVICE} nodad &&
+         ip rule add from {OURS} lookup 100 && ip -6 rule add from {ours6} lookup 100 &&
+         for table in main 100; do
+             ip route add default via {PEER} dev {DEVICE} table $table &&
+             ip -6 route add default via fd89::2 dev {DEVICE} table $table || exit 1
+         done && ip route add 10.60.0.2 via {other_gateway} dev {DEVICE} table 100"
+    ));
+    let servers = wire.peer.enter(|| far.map(|addr| std::net::TcpListener::bind(at(addr, 80)).unwrap()));
+    wire.ours.enter(|| {
+        run(move || async move {
+            let by_kernel = Carrier::Kernel(Why::OtherRoute);
+            for (to, from, carrier) in [
+                (far[0], OURS, Carrier::Core),
+                (far[0], Ipv4Addr::UNSPECIFIED.into(), Carrier::Core),
+                (far[1], ours6, Carrier::Core),
+                (far[2], OURS, by_kernel),
+            ] {
+                let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
+                socket.bind(at(from, 0)).unwrap();
+                assert_eq!(socket.connect(at(to, 80)).await.unwrap().carrier(), carrier, "{from} to {to}");
+            }
+        });
+    });
+    drop(servers);
+}
+
 /// A datagram's route, and not that of a TCP connection between the same ends.
 #[test]
 fn rule_for_udp_concerns_connected_udp_sockets() {

@@ -261,8 +261,13 @@ impl Net {
 
     /// Returns the path to a destination, by `device` for sockets that are bound to one.
     pub(crate) fn path_to(&mut self, remote: IpAddr, device: Option<IfaceId>) -> Result<PathId, Error> {
-        let hop = self.routes.lookup(remote, device)?;
+        let hop = self.next_hop(remote, device)?;
         self.paths.path(hop).ok_or(Error::NoBuffers)
+    }
+
+    /// Returns the next hop to a destination, by `device` for sockets that are bound to one.
+    pub(crate) fn next_hop(&self, remote: IpAddr, device: Option<IfaceId>) -> Result<route::NextHop, Error> {
+        self.routes.lookup(remote, device)
     }
 
     /// Looks up the path to a destination for a connection that already has one. `None` keeps that

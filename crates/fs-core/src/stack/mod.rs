@@ -434,6 +434,12 @@ impl<P: FramePool> Stack<P> {
         self.net.is_local(ip)
     }
 
+    /// Returns the interface and the neighbour to which packets for `to` leave, by `device` for a
+    /// socket that is bound to one. `None` if none leaves.
+    pub fn next_hop(&self, to: IpAddr, device: Option<IfaceId>) -> Option<(IfaceId, IpAddr)> {
+        self.net.next_hop(to, device).ok().map(|hop| (hop.iface, hop.addr))
+    }
+
     /// Returns our current timestamp.
     #[inline]
     pub(crate) fn timestamp(&self) -> u32 {

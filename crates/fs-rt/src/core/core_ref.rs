@@ -322,22 +322,29 @@ impl CoreRef {
             return Carrier::Kernel(Why::ThisHost);
         }
         let Some(routes) = &shared.control.routes else { return Carrier::Core };
-        let bound = bound.map_or(0, |device| routes.index_of(device));
-        match routes.of((protocol, from, to, bound), &mut self.0.route_cache.borrow_mut()) {
-            ConnectRoute::Ours => {
-                // What the control thread has sent before this answer, such as the routes of a device
-                // that the runtime has just got.
-                if shared.inboxes[self.0.index].is_pending() {
-                    self.0.read_inbox();
-                }
-                // Replies to an address of another device are the kernel's.
-                let is_others = |from: IpAddr| !from.is_unspecified() && !self.inspect(|stack| stack.is_local(from));
-                match from {
-                    Some(from) if is_others(from.ip().to_canonical()) => Carrier::Kernel(Why::OtherRoute),
-                    _ => Carrier::Core,
-                }
-            }
-            ConnectRoute::Others | ConnectRoute::None(_) => Carrier::Kernel(Why::OtherRoute),
+        let index = bound.map_or(0, |device| routes.index_of(device));
+        let route = routes.of((protocol, from, to, index), &mut self.0.route_cache.borrow_mut());
+        if matches!(route, ConnectRoute::Others | ConnectRoute::None(_)) {
+            return Carrier::Kernel(Why::OtherRoute);
+        }
+        // What the control thread has sent before this answer, such as the routes of a device that the
+        // runtime has just got.
+        if shared.inboxes[self.0.index].is_pending() {
+            self.0.read_inbox();
+        }
+        // The stack has the routes of `main` only, and another table may have another gateway.
+        let is_known = match route {
+            ConnectRoute::OtherTable(device, addr) => self
+                .inspect(|stack| stack.next_hop(to.ip(), bound))
+                .is_some_and(|(iface, hop)| (routes.index_of(iface), hop) == (device, addr)),
+            _ => true,
+        };
+        // Replies to an address of another device are the kernel's.
+        let is_others = |from: IpAddr| !from.is_unspecified() && !self.inspect(|stack| stack.is_local(from));
+        match from {
+            Some(from) if is_others(from.ip().to_canonical()) => Carrier::Kernel(Why::OtherRoute),
+            _ if is_known => Carrier::Core,
+            _ => Carrier::Kernel(Why::OtherRoute),
         }
     }
 

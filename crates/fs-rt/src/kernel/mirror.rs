@@ -5,16 +5,16 @@
 //! by one.
 
 use super::change::WorldChange;
-use crate::netlink::{GROUPS, NEIGHBOURS, Netlink, Notices, has_connection};
+use crate::netlink::{GROUPS, Hop, NEIGHBOURS, Netlink, Notices, has_connection, ip};
 use crate::ports::Addresses;
 use fs_core::{Cidr, IfaceId, Refusal, Route};
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
-    RouteVia,
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
 };
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -29,6 +29,14 @@ pub(crate) struct Device {
     pub(crate) addrs: Vec<Cidr>,
     /// The device was deleted, or has left the namespace, and was not adopted again.
     pub(crate) gone: bool,
+}
+
+impl Device {
+    /// Its index is no longer ours: until the device is adopted, one that has come back with that index
+    /// is the kernel's.
+    fn leave(&mut self) {
+        (self.index, self.gone) = (0, true);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +156,10 @@ impl Mirror {
                     match message {
                         Message::NewNeighbour(neighbour) => self.neighbour(&neighbour, false, changes),
                         Message::DelNeighbour(neighbour) => self.neighbour(&neighbour, true, changes),
+                        Message::DelLink(link) => {
+                            self.link_deleted(&link.header);
+                            self.stale.tables = true;
+                        }
                         _ => self.stale.tables = true,
                     }
                 }
@@ -168,6 +180,8 @@ impl Mirror {
                 elsewhere: std::mem::replace(&mut self.elsewhere, elsewhere),
             };
             self.compare(&before, changes);
+            // The notifications about the neighbours of a device that has left have an index of nobody's.
+            self.stale.neighbours |= before.devices.iter().zip(&self.devices).any(|(old, new)| old.gone != new.gone);
             self.stale.tables = false;
         }
         if self.stale.neighbours {
@@ -175,6 +189,16 @@ impl Mirror {
             self.stale.neighbours = false;
         }
         Ok(())
+    }
+
+    /// A device that is back before the tables are read has other queues, perhaps with the same index.
+    fn link_deleted(&mut self, link: &LinkHeader) {
+        // A port that leaves a bridge is reported likewise, with the bridge's family (`br_ifinfo_notify`).
+        let is_device = link.interface_family == AddressFamily::Unspec;
+        if let Some(device) = self.devices.iter_mut().find(|device| is_device && device.index == link.index) {
+            device.leave();
+            self.stale.neighbours = true;
+        }
     }
 
     /// Opens the netlink sockets again after an error.
@@ -221,14 +245,14 @@ impl Mirror {
                 Message::NewLink(link) if link.header.index == device.index => Some(link),
                 _ => None,
             });
-            // One that is back, perhaps with the same index, is adopted after its queues are opened again.
-            device.gone |= link.is_none();
-            link.into_iter().filter(|_| !device.gone).flat_map(|link| &link.attributes).for_each(|attribute| {
-                match attribute {
-                    LinkAttribute::Mtu(mtu) => device.mtu = u16::try_from(*mtu).unwrap_or(u16::MAX),
-                    LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
-                    _ => {}
-                }
+            let Some(link) = link else {
+                device.leave();
+                continue;
+            };
+            link.attributes.iter().for_each(|attribute| match attribute {
+                LinkAttribute::Mtu(mtu) => device.mtu = u16::try_from(*mtu).unwrap_or(u16::MAX),
+                LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
+                _ => {}
             });
         }
         let addresses = self.netlink.dump(Message::GetAddress(AddressMessage::default()))?;
@@ -375,7 +399,7 @@ impl Mirror {
         if is_unusable || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
             return;
         }
-        let v4 = message.header.address_family == netlink_packet_route::AddressFamily::Inet;
+        let v4 = message.header.address_family == AddressFamily::Inet;
         let any: IpAddr = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let to = Cidr { addr: to.unwrap_or(any), prefix };
         if refusal.is_some() {
@@ -403,33 +427,6 @@ const ANY_NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 fn subscribe() -> io::Result<Netlink> {
     Netlink::open(GROUPS.into_iter().chain([NEIGHBOURS]))
-}
-
-#[derive(Default)]
-struct Hop {
-    device: Option<u32>,
-    gateway: Option<IpAddr>,
-}
-
-impl Hop {
-    fn take(&mut self, attribute: &RouteAttribute) {
-        match attribute {
-            RouteAttribute::Oif(index) => self.device = Some(*index),
-            RouteAttribute::Gateway(addr) => self.gateway = ip(addr),
-            // An IPv4 route through an IPv6 neighbour (RFC 5549).
-            RouteAttribute::Via(RouteVia::Inet(v4)) => self.gateway = Some((*v4).into()),
-            RouteAttribute::Via(RouteVia::Inet6(v6)) => self.gateway = Some((*v6).into()),
-            _ => {}
-        }
-    }
-}
-
-fn ip(addr: &RouteAddress) -> Option<IpAddr> {
-    match addr {
-        RouteAddress::Inet(v4) => Some((*v4).into()),
-        RouteAddress::Inet6(v6) => Some((*v6).into()),
-        _ => None,
-    }
 }
 
 /// Parses an address message. Returns the address if it belongs to device `index` and may be used

@@ -37,7 +37,9 @@ pub(crate) struct RouteCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectRoute {
     Ours,
-    /// Through another device of the kernel's, or by another table than `main`.
+    /// By another table than `main`, through the device of this index, to this neighbour.
+    OtherTable(u32, IpAddr),
+    /// Through another device of the kernel's.
     Others,
     /// No route: the errno of connect(2).
     None(i32),
@@ -92,7 +94,7 @@ impl RouteLookup {
         // A transient error (no memory, a signal) says nothing about routes, and no event reports
         // its end. So it is not cached.
         let is_verdict = match route {
-            ConnectRoute::Ours | ConnectRoute::Others => true,
+            ConnectRoute::Ours | ConnectRoute::OtherTable(..) | ConnectRoute::Others => true,
             ConnectRoute::None(errno) => {
                 [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL].contains(&errno)
             }
@@ -121,17 +123,32 @@ impl RouteLookup {
             Protocol::Udp => libc::IPPROTO_UDP as u8,
         };
         let flow = Flow { protocol, to, from: from.map(|from| from.ip()), port, uid, mark: 0, device };
-        match self.netlink.lock().unwrap_or_else(PoisonError::into_inner).route(flow) {
+        let route = self.by_table(flow);
+        let has_source = |flow: Flow| flow.from.is_some_and(|from| !from.to_canonical().is_unspecified());
+        match route {
+            // Its source may be another one than that of `main`.
+            Ok((ConnectRoute::OtherTable(..), _)) if !has_source(flow) => ConnectRoute::Others,
+            Ok((route, _)) => route,
             Err(error) => ConnectRoute::None(error.raw_os_error().unwrap_or(libc::ENETUNREACH)),
-            Ok(route) if !route.unicast => ConnectRoute::None(libc::ENETUNREACH),
-            Ok(route) => {
-                // The stack has the routes of `main` only, and another table may have another gateway. No
-                // table: the socket is bound to the device, and the kernel takes the peer for a neighbour.
-                let is_known = [0, RouteHeader::RT_TABLE_MAIN.into()].contains(&route.table);
-                let ours = self.indexes.lock().unwrap_or_else(PoisonError::into_inner).contains(&route.device);
-                if ours && is_known && !self.by_kernel { ConnectRoute::Ours } else { ConnectRoute::Others }
-            }
         }
+    }
+
+    /// Returns the kernel's route of a packet, and its source.
+    fn by_table(&self, flow: Flow) -> io::Result<(ConnectRoute, Option<IpAddr>)> {
+        let route = self.netlink.lock().unwrap_or_else(PoisonError::into_inner).route(flow)?;
+        if !route.unicast {
+            return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+        }
+        let is_ours = self.indexes.lock().unwrap_or_else(PoisonError::into_inner).contains(&route.device);
+        let by = if !is_ours || self.by_kernel {
+            ConnectRoute::Others
+        } else if [0, RouteHeader::RT_TABLE_MAIN.into()].contains(&route.table) {
+            // No table: the socket is bound to the device, and the kernel takes the peer for a neighbour.
+            ConnectRoute::Ours
+        } else {
+            ConnectRoute::OtherTable(route.device, route.gateway.unwrap_or(flow.to.ip().to_canonical()))
+        };
+        Ok((by, route.source))
     }
 }
 

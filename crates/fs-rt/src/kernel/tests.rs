@@ -3,10 +3,11 @@ use super::*;
 use crate::netlink;
 use crate::ports::Addresses;
 use fs_core::{IfaceId, Refusal};
-use netlink_packet_route::AddressFamily;
+use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
 };
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::io;
 use std::net::Ipv4Addr;
 
@@ -52,16 +53,35 @@ fn device_is_gone_until_it_is_adopted() {
     let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
     let mut mirror = Mirror::read(&[index]).unwrap();
     let lo = mirror.devices[0].clone();
-    mirror.devices[0].gone = true;
-    mirror.devices[0].mtu = 1;
     let mut changes = Vec::new();
+    (mirror.devices[0].index, mirror.devices[0].mtu) = (i32::MAX as u32, 1);
     mirror.take(Ok(netlink::Notices::Lost), &mut changes).unwrap();
-    assert!(mirror.devices[0].gone, "it has come back with its index");
+    // The kernel sends the packets of a device that has come back with its index, and was not attached.
+    assert_eq!((mirror.devices[0].gone, mirror.devices[0].index), (true, 0));
+    mirror.take(Ok(netlink::Notices::Lost), &mut changes).unwrap();
+    assert!(mirror.devices[0].gone);
     mirror.adopt(0, index);
     mirror.take(Ok(netlink::Notices::Messages(Vec::new())), &mut changes).unwrap();
     assert_eq!(mirror.devices[0], lo);
     let told = WorldChange::Device { iface: IfaceId(0), mac: lo.mac, mtu: lo.mtu };
     assert!(changes.contains(&told), "what has changed while it was gone: {changes:?}");
+}
+
+/// A device that leaves and comes back between two dumps has other queues.
+#[test]
+fn device_is_gone_after_a_round_trip() {
+    let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mut mirror = Mirror::read(&[index]).unwrap();
+    let mut is_gone_after = |family, index| {
+        let mut link = LinkMessage::default();
+        (link.header.interface_family, link.header.index) = (family, index);
+        let notices = netlink::Notices::Messages(vec![RouteNetlinkMessage::DelLink(link)]);
+        mirror.take(Ok(notices), &mut Vec::new()).unwrap();
+        mirror.devices[0].gone
+    };
+    assert!(!is_gone_after(AddressFamily::Bridge, index), "it has left a bridge");
+    assert!(!is_gone_after(AddressFamily::Unspec, i32::MAX as u32));
+    assert!(is_gone_after(AddressFamily::Unspec, index));
 }
 
 /// The kernel could not be asked. The change is found after it answers again.

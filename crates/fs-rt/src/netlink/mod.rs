@@ -6,6 +6,7 @@ mod socket;
 mod sockets;
 
 pub use route::{Flow, KernelRoute};
+pub(crate) use route::{Hop, ip};
 pub use socket::{GROUPS, Netlink, Notices};
 pub(crate) use socket::{Known, NEIGHBOURS};
 pub(crate) use sockets::has_connection;

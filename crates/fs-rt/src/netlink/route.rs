@@ -3,7 +3,7 @@
 
 use super::socket::Netlink;
 use netlink_packet_core::DefaultNla;
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 pub struct KernelRoute {
     /// The device's index.
     pub device: u32,
+    /// The neighbour that gets the packet; `None`: its destination.
+    pub gateway: Option<IpAddr>,
     /// Its source address.
     pub source: Option<IpAddr>,
     /// The packet stays in this namespace.
@@ -96,17 +98,17 @@ impl Netlink {
         let kind = route.header.kind;
         let (local, unicast) = (kind == RouteType::Local, kind == RouteType::Unicast);
         let table = route.header.table.into();
-        let mut answer = KernelRoute { device: 0, source: None, local, unicast, table };
+        let mut answer = KernelRoute { device: 0, gateway: None, source: None, local, unicast, table };
+        let mut hop = Hop::default();
         for attribute in &route.attributes {
             match attribute {
-                RouteAttribute::Oif(device) => answer.device = *device,
                 // The header has no room for more than a byte.
                 RouteAttribute::Table(table) => answer.table = *table,
-                RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => answer.source = Some((*v4).into()),
-                RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => answer.source = Some((*v6).into()),
-                _ => {}
+                RouteAttribute::PrefSource(source) => answer.source = ip(source),
+                other => hop.take(other),
             }
         }
+        (answer.device, answer.gateway) = (hop.device.unwrap_or(0), hop.gateway);
         Ok(answer)
     }
 
@@ -125,5 +127,33 @@ impl Netlink {
             _ => None,
         };
         answers.iter().find_map(device).ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))
+    }
+}
+
+/// The device and the gateway of a route.
+#[derive(Default)]
+pub(crate) struct Hop {
+    pub(crate) device: Option<u32>,
+    pub(crate) gateway: Option<IpAddr>,
+}
+
+impl Hop {
+    pub(crate) fn take(&mut self, attribute: &RouteAttribute) {
+        match attribute {
+            RouteAttribute::Oif(index) => self.device = Some(*index),
+            RouteAttribute::Gateway(addr) => self.gateway = ip(addr),
+            // An IPv4 route through an IPv6 neighbour (RFC 5549).
+            RouteAttribute::Via(RouteVia::Inet(v4)) => self.gateway = Some((*v4).into()),
+            RouteAttribute::Via(RouteVia::Inet6(v6)) => self.gateway = Some((*v6).into()),
+            _ => {}
+        }
+    }
+}
+
+pub(crate) fn ip(addr: &RouteAddress) -> Option<IpAddr> {
+    match addr {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
     }
 }

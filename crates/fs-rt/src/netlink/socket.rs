@@ -172,6 +172,8 @@ fn read_all(mut receive: impl FnMut() -> io::Result<Vec<u8>>) -> io::Result<Noti
                 parse(&datagram, None, &mut notices)?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Such as a changed route, of which nothing else tells.
+                are_lost |= notices.refused;
                 return Ok(if are_lost { Notices::Lost } else { Notices::Messages(notices.messages) });
             }
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => are_lost = true,
@@ -275,6 +277,8 @@ struct Reply {
     messages: Vec<RouteNetlinkMessage>,
     /// A table changed while it was read (`NLM_F_DUMP_INTR`): entries may be missing or duplicated.
     interrupted: bool,
+    /// The parser did not understand a message about something else than a neighbour.
+    refused: bool,
 }
 
 /// Repeats `ask` until its reply is not interrupted, or returns the last of many attempts.
@@ -320,7 +324,11 @@ fn parse(mut datagram: &[u8], answer_to: Option<u32>, into: &mut Reply) -> io::R
             }
             Err(error) => match link_of(bytes, answer_to) {
                 Some(link) => into.messages.push(link),
-                None => tracing::debug!(%error, "ignored an unknown netlink message"),
+                None => {
+                    let kind = NetlinkBuffer::new_checked(bytes).map_or(0, |message| message.message_type());
+                    into.refused |= ![libc::RTM_NEWNEIGH, libc::RTM_DELNEIGH].contains(&kind);
+                    tracing::debug!(%error, "ignored an unknown netlink message");
+                }
             },
         }
         // Messages are aligned to four bytes.
@@ -376,6 +384,23 @@ mod tests {
         };
         assert_eq!(notices(), (true, 0));
         assert_eq!(notices(), (false, 0));
+    }
+
+    /// Cached routes are invalid after it, whatever it contains.
+    #[test]
+    fn refused_notification_counts_as_lost() {
+        let notices = |kind: u16| {
+            // A header, `struct rtmsg`, and an RTA_OIF with one byte instead of four.
+            let mut message = [0; 36];
+            (message[0], message[16]) = (36, libc::AF_INET as u8);
+            message[4..6].copy_from_slice(&kind.to_ne_bytes());
+            message[28..32].copy_from_slice(&[5_u16, libc::RTA_OIF].map(u16::to_ne_bytes).concat());
+            let mut queue = [message.to_vec()].into_iter();
+            read_all(|| queue.next().ok_or(io::ErrorKind::WouldBlock.into())).unwrap()
+        };
+        assert!(matches!(notices(libc::RTM_NEWROUTE), Notices::Lost));
+        let notices = notices(libc::RTM_NEWNEIGH);
+        assert!(matches!(&notices, Notices::Messages(messages) if messages.len() <= 1), "{notices:?}");
     }
 
     #[test]

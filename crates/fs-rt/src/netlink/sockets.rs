@@ -56,12 +56,7 @@ pub fn each_connection(ports: &RangeInclusive<u16>, mut tell: impl FnMut(Connect
                         let connection = Connection::of(body).filter(|one| ports.contains(&one.local.port()));
                         connection.into_iter().for_each(&mut tell);
                     }
-                    kind if i32::from(kind) == libc::NLMSG_DONE => is_over = true,
-                    kind if i32::from(kind) == libc::NLMSG_ERROR => {
-                        let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
-                        return Err(io::Error::from_raw_os_error(-code));
-                    }
-                    _ => {}
+                    kind => is_over |= is_end(kind, body)?,
                 }
             }
         }
@@ -77,6 +72,15 @@ fn next_message<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     // Messages are aligned to four bytes.
     *rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     Some((kind, message.get(HEADER..)?))
+}
+
+/// Returns true for the message that ends a dump. A dump that ends with an error is incomplete.
+fn is_end(kind: u16, body: &[u8]) -> io::Result<bool> {
+    if ![libc::NLMSG_DONE, libc::NLMSG_ERROR].contains(&i32::from(kind)) {
+        return Ok(false);
+    }
+    let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+    if code < 0 { Err(io::Error::from_raw_os_error(code.saturating_neg())) } else { Ok(true) }
 }
 
 /// A dump of the connections with these local ports.
@@ -137,6 +141,20 @@ mod tests {
     use crate::sys::reserve::Reservation;
     use fs_core::Protocol;
     use std::net::{TcpListener, TcpStream};
+
+    /// The rest is missing, and the kernel may have a connection there.
+    #[test]
+    fn dump_that_ends_with_an_error_fails() {
+        for kind in [libc::NLMSG_DONE, libc::NLMSG_ERROR] {
+            let mut datagram = [20_u32, kind as u32, 0, 0, (-libc::ENOMEM) as u32].map(u32::to_ne_bytes).concat();
+            let (kind, body) = next_message(&mut &datagram[..]).unwrap();
+            assert_eq!(is_end(kind, body).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+            datagram[16..].fill(0);
+            let (kind, body) = next_message(&mut &datagram[..]).unwrap();
+            assert!(is_end(kind, body).unwrap());
+        }
+        assert!(!is_end(SOCK_DIAG_BY_FAMILY, &[]).unwrap());
+    }
 
     #[test]
     fn connections_of_the_kernel_are_found_until_they_end() {

@@ -437,11 +437,15 @@ impl Ports {
         }
     }
 
-    /// Takes the kernel socket that reserves a place, for its only user.
+    /// Takes the kernel socket that reserves a place, for its only user. Last packets of our former
+    /// connections there are still ours.
     pub(crate) fn take_socket(&self, place: LeasedAddress) -> Option<OwnedFd> {
         let mut used = self.lock();
         let entry = used.get_mut(&place).filter(|entry| entry.users == 1 && entry.listeners == 0)?;
-        entry.reservation.take().map(Reservation::into_fd)
+        let reservation = entry.reservation.take()?;
+        entry.share = Share::Leaving;
+        self.tell(&used, place);
+        Some(reservation.into_fd())
     }
 
     /// Returns true if a socket uses the port.

@@ -53,6 +53,27 @@ fn held_port_is_shared_with_the_kernel() {
     assert_eq!(now(), Share::Ours);
 }
 
+/// A port whose last connection of ours is over, and whose next one the kernel opens.
+#[test]
+fn taken_socket_of_a_cooling_port_is_shared_with_the_kernel() {
+    let last = Arc::new(Mutex::new(Share::Ours));
+    let sinks = || vec![Some(Box::new(Sharing(last.clone())) as Box<dyn PortSink>)];
+    let ours = Ports::new(true, sinks(), Ephemeral::default(), Duration::from_secs(60));
+    let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    ours.release(place, true);
+    assert_eq!(ours.acquire(Protocol::Tcp, place.at, false).unwrap(), place);
+    assert_eq!(*last.lock().unwrap(), Share::Ours);
+    let socket = ours.take_socket(place).unwrap();
+    // Also before the kernel's socket has connected.
+    ours.shared_with_kernel().into_iter().for_each(|port| ours.end_sharing(port));
+    assert_eq!(*last.lock().unwrap(), Share::Leaving);
+    ours.release(place, false);
+    assert_eq!(*last.lock().unwrap(), Share::Leaving);
+    drop(socket);
+    ours.acquire(Protocol::Tcp, place.at, false).unwrap();
+    assert_eq!(*last.lock().unwrap(), Share::Ours);
+}
+
 struct Counting(Arc<AtomicI32>);
 impl PortSink for Counting {
     fn add(&self, _: Protocol, _: SocketAddr, _: Share, _: Option<BorrowedFd<'_>>) -> io::Result<()> {
