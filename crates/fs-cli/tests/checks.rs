@@ -84,7 +84,14 @@ fn configured_devices_that_do_not_exist_are_refused() {
     let shared = findings.iter().find(is_it).unwrap_or_else(|| panic!("{findings:?}"));
     assert_eq!(shared["grade"], "bad");
     // The unit is not started again with a wrong file, but with a device that may come later.
-    for (text, status) in [("devices = ['fs-none0']", 1), ("no_such_key = 1", 78), ("[limits]\npairs = 0", 78)] {
+    let statuses = [
+        ("devices = ['fs-none0']", 1),
+        ("[[policy]]\nring = false\nuser = 'nobody-at-all'", 1),
+        ("policy_dir = '/nonexistent'", 1),
+        ("no_such_key = 1", 78),
+        ("[limits]\npairs = 0", 78),
+    ];
+    for (text, status) in statuses {
         std::fs::write(file, text).unwrap();
         assert_eq!(fastsock(&["up", "--check", "--config", file]).status.code(), Some(status), "{text}");
     }

@@ -383,6 +383,11 @@ fn duplicates_of_a_connected_socket_have_its_peer() {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     };
                     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+                    // A later peer of this host, whose answers only the kernel's socket receives.
+                    let later = std::net::UdpSocket::bind(at(OURS, 0)).unwrap();
+                    socket.connect(later.local_addr().unwrap()).await.unwrap();
+                    later.send_to(b"!", socket.local_addr().unwrap()).unwrap();
+                    assert_eq!(socket.recv(&mut [0; 9]).await.unwrap(), 1);
                 }
             }
         })

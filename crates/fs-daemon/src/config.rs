@@ -28,6 +28,7 @@
 use crate::policy::{Call, Network, Policies, Policy, PortRange};
 use fs_pairs::service;
 use serde::Deserialize;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -50,6 +51,14 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// The error, with its line.
+        message: String,
+    },
+    /// A user or a directory that the file names is not known now. It may be later.
+    #[error("{path}: {message}")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What is missing, with its line.
         message: String,
     },
 }
@@ -170,13 +179,20 @@ type Wrong = (usize, String);
 impl Config {
     /// Reads and checks a file, and the files of its policy directory.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let (mut config, policies) = Self::parse(&read(path)?, &uid).map_err(wrong(path))?;
+        let missing = Cell::new(false);
+        let uid = |name: &str| uid(name).or_else(|| (missing.set(true), None).1);
+        let wrong = |path: &Path, message: String| match missing.get() {
+            true => ConfigError::Missing { path: path.into(), message },
+            false => ConfigError::Wrong { path: path.into(), message },
+        };
+        let (mut config, policies) = Self::parse(&read(path)?, &uid).map_err(|message| wrong(path, message))?;
         config.evaded = config.evaded.map(|(_, message)| (path.into(), message));
         let Some((line, directory)) = policies else { return config.checked() };
         // A relative path is relative to the file's directory.
         let directory = path.parent().unwrap_or(Path::new("")).join(directory);
         let named = |error: std::io::Error| {
-            wrong(path)(format!("line {line}: cannot read the directory {}: {error}", directory.display()))
+            let message = format!("line {line}: cannot read the directory {}: {error}", directory.display());
+            ConfigError::Missing { path: path.into(), message }
         };
         let files = std::fs::read_dir(&directory).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
         let mut files: Vec<PathBuf> = files.map_err(named)?.iter().map(std::fs::DirEntry::path).collect();
@@ -184,7 +200,7 @@ impl Config {
         files.sort();
         let mut all = Vec::new();
         for file in files {
-            let (policies, evaded) = program(&read(&file)?, &uid).map_err(wrong(&file))?;
+            let (policies, evaded) = program(&read(&file)?, &uid).map_err(|message| wrong(&file, message))?;
             all.extend(policies);
             config.evaded = config.evaded.or(evaded.map(|message| (file, message)));
         }
@@ -196,7 +212,9 @@ impl Config {
     /// Fails if a policy would refuse no port of the devices, because a program can change its name.
     fn checked(self) -> Result<Self, ConfigError> {
         match &self.evaded {
-            Some((path, message)) if !self.devices.is_empty() => Err(wrong(path)(message.clone())),
+            Some((path, message)) if !self.devices.is_empty() => {
+                Err(ConfigError::Wrong { path: path.clone(), message: message.clone() })
+            }
             _ => Ok(self),
         }
     }
@@ -251,10 +269,6 @@ impl Config {
 
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })
-}
-
-fn wrong(path: &Path) -> impl Fn(String) -> ConfigError {
-    |message| ConfigError::Wrong { path: path.into(), message }
 }
 
 fn line(text: &str, at: usize) -> usize {

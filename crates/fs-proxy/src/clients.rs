@@ -167,9 +167,13 @@ impl Clients {
         (self.tick.get(), self.moments.get())
     }
 
+    fn is_full(&self) -> bool {
+        self.open.get() - self.leaving.get() >= self.limits.get().clients || self.leaving.get() >= LEAVING
+    }
+
     /// Waits until one more client may be served. Closes the longest idle client for it.
     pub(crate) async fn room(&self) {
-        while self.open.get() - self.leaving.get() >= self.limits.get().clients || self.leaving.get() >= LEAVING {
+        while self.is_full() {
             if self.leaving.get() < LEAVING && self.close_idlest() {
                 self.say_full();
                 // The closed connection's task must run before the next connection is accepted.
@@ -370,7 +374,10 @@ impl Connection {
     /// Waits for a place for a request next to others, because it uses another connection to a server.
     /// Returns `None` if there is none until then.
     pub(crate) async fn another(&self, until: Instant) -> Option<Place> {
-        tokio::time::timeout_at(until.into(), self.clients.room()).await.ok()?;
+        // A place that became free at that moment is taken.
+        if tokio::time::timeout_at(until.into(), self.clients.room()).await.is_err() && self.clients.is_full() {
+            return None;
+        }
         self.clients.open.set(self.clients.open.get() + 1);
         Some(Place(self.clients.clone()))
     }

@@ -190,7 +190,9 @@ impl Config {
     /// Checks it, and reads the files that it names.
     fn finish(mut self, file: &Path, text: String) -> Result<Self, ConfigError> {
         let error = |(at, message)| ConfigError::new(file, &text, at, message);
-        self.check().map_err(|wrong| error(wrong).of_text())?;
+        // What names mean may change.
+        let has_names = self.upstreams.iter().any(UpstreamConfig::has_names);
+        self.check().map_err(|wrong| if has_names { error(wrong) } else { error(wrong).of_text() })?;
         self.read_keys().map_err(error)?;
         for doubt in self.doubts() {
             tracing::warn!("{}", error(doubt));

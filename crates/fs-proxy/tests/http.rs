@@ -490,6 +490,13 @@ fn invalid_configurations_are_reported_with_their_line() {
     // The unit is not started again with this status.
     assert_eq!(result.status.code(), Some(78));
     assert!(said.contains("frobnicate") && said.contains("line 2"), "{said}");
+    // What a name means may change.
+    let twice = write_config(
+        "[[listener]]\naddress = '127.0.0.1:0'\nmode = 'http'\nupstream = 'u'\n\
+         [[upstream]]\nname = 'u'\nservers = ['localhost:9', '127.0.0.1:9', '[::1]:9']\n",
+    );
+    assert_eq!(output(EXE, &["--config", twice.to_str().unwrap()]).status.code(), Some(1));
+    std::fs::remove_file(twice).unwrap();
     let result = output(EXE, &["/nonexistent/proxy.toml"]);
     assert!(!result.status.success() && String::from_utf8_lossy(&result.stderr).contains("/nonexistent/proxy.toml"));
     assert!(!output(EXE, &[]).status.success());

@@ -124,8 +124,14 @@ impl UdpSocket {
             UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
         socket.kernel = KernelSide::of(&socket.lease)?;
         socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
-        if let Some(name) = device {
-            socket.bind_device(Some(&name))?;
+        match device {
+            // Ended with the peer. The kernel lets a program without CAP_NET_RAW bind only an unbound socket.
+            Some(name) if socket.core.has_shared_device() => socket.bind_device(Some(&name))?,
+            Some(name) => {
+                let device = socket.core.handle().device(&name)?;
+                socket.call(|stack, id| stack.udp_set_device(id, Some(device)))?;
+            }
+            None => {}
         }
         if ttl != socket.ttl()? {
             socket.set_ttl(ttl)?;
@@ -170,7 +176,10 @@ impl UdpSocket {
             self.call(|stack, id| stack.udp_connect(id, remote))?;
         }
         self.elsewhere.set(kernel.is_some());
-        Ok(())
+        // One that was taken over with a peer receives from that peer only.
+        let connected =
+            self.kernel.as_ref().filter(|kernel| kernel.options().peer_addr().is_ok_and(|former| former != remote));
+        connected.map_or(Ok(()), |kernel| SockRef::from(kernel.options()).connect(&remote.into()))
     }
 
     /// Returns the kernel's side and the peer if only the kernel's side reaches it.

@@ -56,6 +56,15 @@ fn longest_idle_client_is_closed() {
     assert_eq!((clients.open.get(), clients.leaving.get()), (0, 0));
 }
 
+#[tokio::test]
+async fn place_that_is_free_at_the_deadline_is_taken() {
+    let clients = clients(2);
+    let [(idle, idle_busy), (asks, _busy)] = [(); 2].map(|()| clients.enter());
+    drop(idle_busy);
+    assert!(asks.another(Instant::now()).await.is_some() && idle.is_leaving());
+    assert!(asks.another(Instant::now()).await.is_none());
+}
+
 #[test]
 fn relay_is_idle_after_a_while_without_bytes() {
     let clients = clients(2);
