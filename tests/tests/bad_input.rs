@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use fs_tests::apps::{Program, READY_LIMIT};
 use fs_tests::body;
 use fs_tests::clients;
-use fs_tests::lab::{BACKEND, BACKEND6, FRONT};
+use fs_tests::lab::{BACKEND, BACKEND6, FRONT, FRONT6};
 use fs_tests::proxy::{DEAD_PORT, DEVICES, HTTP_PORT, Mode, Proxy, ProxyOptions, SILENT_PORT, TCP_PORT};
 use fs_tests::{Lab, Nginx, Ns, Stack};
 use std::process::Command;
@@ -84,8 +84,12 @@ fn queue_in_use() -> Result<()> {
         let _nginx =
             Nginx::start(lab, Ns::Backend, "nginx", &[format!("{BACKEND}:80"), format!("[{BACKEND6}]:80")], &[&small])?;
         let mut first = Proxy::start(lab, &fastsock())?;
-        // Its metrics would be in the way first.
+        // Its metrics, and the same ports, would be in the way first.
         let mut second = proxy(lab, &ProxyOptions { metrics: false, ..fastsock() }, &[])?;
+        let file = lab.dir().join("proxy.toml");
+        let text = std::fs::read_to_string(&file)?;
+        let others = text.replace(&format!("{FRONT}:"), &format!("{FRONT}:1"));
+        std::fs::write(&file, others.replace(&format!("[{FRONT6}]:"), &format!("[{FRONT6}]:1")))?;
         refuses(lab, "queue-taken", &mut second, &["front0"])?;
         // The first one must not have noticed.
         clients::download(lab, &first.url(Mode::Http), &small)?;
