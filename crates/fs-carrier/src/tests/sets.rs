@@ -29,6 +29,8 @@ pub(super) struct FakeSet {
     at_sleep: Mutex<Option<AtSleep>>,
     /// Calls of epoll_ctl(2) that were put off.
     registered: Mutex<Vec<Registration>>,
+    /// The next of them does not return.
+    jumps: AtomicBool,
     /// The members that the caller of the set keeps.
     pub(super) members: Mutex<Vec<Arc<Member<Fake>>>>,
 }
@@ -93,6 +95,7 @@ impl KernelSet for FakeSet {
     }
 
     fn register(&self, registration: Registration) {
+        assert!(!self.jumps.swap(false, Ordering::Relaxed), "out of epoll_ctl(2)");
         self.registered.lock().unwrap().push(registration);
     }
 

@@ -54,7 +54,8 @@ impl<K: Kernel> Hot<K> {
         self.renew(member);
         if !member.is_untold() {
             member.fd.store(fd, Ordering::Relaxed);
-            // First: a thread that jumps out in between leaves a member that is in the list twice, and not one that is never told.
+            // A handler that jumps out in between leaves a member that is in the list twice, and not one
+            // of which the kernel is never told.
             self.untold.push(Arc::clone(member));
             member.is_untold.store(true, Ordering::Relaxed);
         }
@@ -93,31 +94,35 @@ impl<K: Kernel> Hot<K> {
         except: impl Fn(&Self, &Member<K>) -> u32,
         which: impl Fn(&Self, &Member<K>) -> bool,
     ) {
-        if self.untold.is_empty() {
-            return;
-        }
-        let mut untold = core::mem::take(&mut self.untold);
-        untold.retain(|member| {
+        // A member stays in the list until all of this is done: a signal handler may jump out of the kernel's call.
+        let mut i = 0;
+        while let Some(member) = self.untold.get(i) {
             if !which(self, member) {
-                return true;
+                i += 1;
+                continue;
             }
             let events = member.events() & !except(self, member);
+            let is_out = member.is_out.load(Ordering::Relaxed);
+            if is_out {
+                // After such a jump the kernel's set may not have it. No later EPOLL_CTL_ADD may be deferred.
+                member.is_removed.store(true, Ordering::Relaxed);
+            }
             if let Some(registration) = member.untold(events) {
                 kernel.register(registration);
                 member.is_told(events);
             }
-            if member.is_out.swap(false, Ordering::Relaxed) {
-                self.drop_member(member);
-                member.is_removed.store(true, Ordering::Relaxed);
-                member.pair().leave_set(member);
+            if is_out {
+                let member = Arc::clone(member);
+                self.drop_member(&member);
+                member.pair().leave_set(&member);
+                member.is_out.store(false, Ordering::Relaxed);
             } else if events != member.events() {
-                return true;
+                i += 1;
+                continue;
             }
+            let member = self.untold.swap_remove(i);
             member.is_untold.store(false, Ordering::Relaxed);
-            false
-        });
-        // Reuses the list's memory.
-        self.untold = untold;
+        }
     }
 
     /// Returns which of a member's events its ring reports at the moment, so that the kernel need not know of them.

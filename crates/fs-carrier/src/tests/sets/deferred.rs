@@ -38,6 +38,23 @@ fn e6_connection_that_was_taken_out_reports_nothing() {
     assert_eq!(events[0], Event { events: EPOLLIN, data: 3 });
 }
 
+/// A signal handler jumps out of the call, and the gate is freed.
+#[test]
+fn e6_change_is_told_after_a_jump_out_of_the_kernels_call() {
+    let (set, kernel) = (Set::new(PACING), FakeSet::default());
+    let (_connection, member) = Connection::hot(&set, &kernel, EPOLLIN, 1);
+    for registered in [Some((EPOLLIN | EPOLLPRI, 2)), None] {
+        assert!(set.defer(&kernel, &member, 7, registered));
+        kernel.jumps.store(true, Ordering::Relaxed);
+        let tell = std::panic::AssertUnwindSafe(|| set.tell(&kernel));
+        assert!(std::panic::catch_unwind(tell).is_err());
+        set.tell(&kernel);
+        let event = registered.map(|(events, data)| Event { events, data });
+        assert_eq!(kernel.registered(), [Registration { fd: 7, event }]);
+    }
+    assert!(!set.defer(&kernel, &member, 7, Some((EPOLLIN, 1))), "the kernel does not have it any more");
+}
+
 #[test]
 fn e6_the_last_change_is_told_while_the_kernel_carries() {
     let (set, kernel) = (Set::new(PACING), FakeSet::default());
