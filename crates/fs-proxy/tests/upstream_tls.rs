@@ -8,7 +8,7 @@ mod identity;
 use bytes::Bytes;
 use common::*;
 use fs_stacks::testing::{PATIENCE, Signal, eventually};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -24,6 +24,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// A TLS server: its configuration, and the names that clients have requested.
 #[derive(Clone)]
@@ -629,9 +630,9 @@ fn connection_that_never_had_a_request_is_closed() {
     }
 }
 
-/// A request waits for another connection or for the end of a request, whichever comes first.
-#[test]
-fn request_that_waits_for_a_place_uses_a_free_connection() {
+/// Lets a request wait for a place next to requests that have all of them, until `end` makes room. `end` gets the
+/// request of the first connection. In the end there were so many connections.
+fn one_waits_for_a_place(connections: usize, end: impl AsyncFnOnce(JoinHandle<StatusCode>, &Http2Server)) {
     if !own_ip().is_loopback() {
         return println!("skipped: descriptors limit the kernel's connections only");
     }
@@ -663,52 +664,26 @@ fn request_that_waits_for_a_place_uses_a_free_connection() {
         }
         let waiting = ask("/");
         active(10).await;
-        first.abort();
+        end(first, &server).await;
         let status = tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
         assert_eq!(status.unwrap(), 200);
+        assert_eq!(server.connections.load(Ordering::SeqCst), connections);
     });
+}
+
+/// A request waits for another connection or for the end of a request, whichever comes first.
+#[test]
+fn request_that_waits_for_a_place_uses_a_free_connection() {
+    one_waits_for_a_place(9, async |first, _| first.abort());
 }
 
 /// The first connection needs no place, and may have ended while a request waits for one.
 #[test]
 fn request_that_waits_for_a_place_replaces_the_first_connection() {
-    if !own_ip().is_loopback() {
-        return println!("skipped: descriptors limit the kernel's connections only");
-    }
-    let front = Identity::new();
-    let server = Http2Server::with_limit(None, Some(1));
-    let top = "timeouts = { connect = \"120s\", response = \"120s\" }";
-    let config = write_config(&format!("{}http2 = true\n", front.listener("http", server.addr, top)));
-    // As above.
-    let proxy = Proxy { program: start_limited(&config, 100), config };
-    run(async {
-        let sender = open(&front, proxy.addr()).await;
-        let ask = |path| {
-            let mut sender = sender.clone();
-            let request = request(path, Empty::new().boxed_unsync());
-            tokio::spawn(async move { sender.send_request(request).await.unwrap().status() })
-        };
-        let active = async |count| {
-            while identity::metric(&proxy, "fs_proxy_server_active") < count {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-            }
-        };
-        // From this response on the proxy knows the limit.
-        assert_eq!(ask("/").await.unwrap(), 200);
-        let first = ask("/never");
-        active(1).await;
-        let _held: Vec<_> = (1..9).map(|_| ask("/never")).collect();
-        while server.connections.load(Ordering::SeqCst) < 9 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-        let waiting = ask("/");
-        active(10).await;
+    one_waits_for_a_place(10, async |first, server| {
         // The longest waiting, which is the first connection.
         server.breaks.notify_one();
         assert_eq!(first.await.unwrap(), 502);
-        let status = tokio::time::timeout(PATIENCE, waiting).await.expect("in time");
-        assert_eq!(status.unwrap(), 200);
-        assert_eq!(server.connections.load(Ordering::SeqCst), 10);
     });
 }
 

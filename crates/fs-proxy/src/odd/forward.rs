@@ -292,30 +292,21 @@ async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: 
     let (sender, connection) = started.map_err(io::Error::other)?;
     let addr = used.server().addr;
     let (in_use, unused) = oneshot::channel();
-    let unused = stays_unused(unused, site.config.timeouts.idle);
+    let limit = site.config.timeouts.idle;
     if upgrade {
         let (give, take) = oneshot::channel();
         client.tunnel.server.set(Some(take));
         tokio::task::spawn_local(async move {
-            let ended = tokio::select! {
-                biased;
-                ended = connection.without_shutdown() => ended,
-                () = unused => return,
-            };
-            match ended {
+            match while_used(connection.without_shutdown(), unused, limit).await {
                 // Not needed if the server did not switch protocols.
-                Ok(parts) => drop(give.send((addr, parts))),
-                Err(error) => tracing::debug!("{addr}: {error}"),
+                Some(Ok(parts)) => drop(give.send((addr, parts))),
+                Some(Err(error)) => tracing::debug!("{addr}: {error}"),
+                None => {}
             }
         });
     } else {
         tokio::task::spawn_local(async move {
-            let ended = tokio::select! {
-                biased;
-                ended = connection => ended,
-                () = unused => return,
-            };
-            if let Err(error) = ended {
+            if let Some(Err(error)) = while_used(connection, unused, limit).await {
                 tracing::debug!("{addr}: {error}");
             }
         });
@@ -323,12 +314,23 @@ async fn connect(client: &Rc<Client>, upstream: &Upstream, used: &Use, upgrade: 
     Ok(Sender::Http1(Http1 { sender, _in_use: in_use }))
 }
 
-/// Completes some time after a connection's last use. hyper waits for ever for a server that takes neither
-/// the rest of a request nor the end of TLS.
-async fn stays_unused(in_use: oneshot::Receiver<Infallible>, limit: Duration) {
-    // The sender sends nothing.
-    let _ = in_use.await;
-    tokio::time::sleep(limit).await;
+/// Drives a connection until its end, or until some time after its last use. hyper waits for ever for a server
+/// that takes neither the rest of a request nor the end of TLS.
+async fn while_used<T>(
+    connection: impl Future<Output = T>,
+    in_use: oneshot::Receiver<Infallible>,
+    limit: Duration,
+) -> Option<T> {
+    let stays_unused = async {
+        // The sender sends nothing.
+        let _ = in_use.await;
+        tokio::time::sleep(limit).await;
+    };
+    tokio::select! {
+        biased;
+        ended = connection => Some(ended),
+        () = stays_unused => None,
+    }
 }
 
 fn answer(

@@ -123,32 +123,30 @@ impl RouteLookup {
             Protocol::Udp => libc::IPPROTO_UDP as u8,
         };
         let flow = Flow { protocol, to, from: from.map(|from| from.ip()), port, uid, mark: 0, device };
-        let route = self.by_table(flow);
-        let has_source = |flow: Flow| flow.from.is_some_and(|from| !from.to_canonical().is_unspecified());
-        match route {
+        let has_source = flow.from.is_some_and(|from| !from.to_canonical().is_unspecified());
+        match self.by_table(flow) {
             // Its source may be another one than that of `main`.
-            Ok((ConnectRoute::OtherTable(..), _)) if !has_source(flow) => ConnectRoute::Others,
-            Ok((route, _)) => route,
+            Ok(ConnectRoute::OtherTable(..)) if !has_source => ConnectRoute::Others,
+            Ok(route) => route,
             Err(error) => ConnectRoute::None(error.raw_os_error().unwrap_or(libc::ENETUNREACH)),
         }
     }
 
-    /// Returns the kernel's route of a packet, and its source.
-    fn by_table(&self, flow: Flow) -> io::Result<(ConnectRoute, Option<IpAddr>)> {
+    /// Returns the kernel's route of a packet.
+    fn by_table(&self, flow: Flow) -> io::Result<ConnectRoute> {
         let route = self.netlink.lock().unwrap_or_else(PoisonError::into_inner).route(flow)?;
         if !route.unicast {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
         let is_ours = self.indexes.lock().unwrap_or_else(PoisonError::into_inner).contains(&route.device);
-        let by = if !is_ours || self.by_kernel {
+        Ok(if !is_ours || self.by_kernel {
             ConnectRoute::Others
         } else if [0, RouteHeader::RT_TABLE_MAIN.into()].contains(&route.table) {
             // No table: the socket is bound to the device, and the kernel takes the peer for a neighbour.
             ConnectRoute::Ours
         } else {
             ConnectRoute::OtherTable(route.device, route.gateway.unwrap_or(flow.to.ip().to_canonical()))
-        };
-        Ok((by, route.source))
+        })
     }
 }
 
@@ -164,8 +162,6 @@ mod tests {
         // Destinations within the host have no route through a device.
         assert_eq!(routes.of((Protocol::Tcp, None, to, 0), &mut known), ConnectRoute::None(libc::ENETUNREACH));
         assert_eq!(known.known.len(), 1);
-        let flow = Flow { protocol: 6, to, from: None, port: 0, uid: 0, mark: 0, device: 0 };
-        assert_eq!(Netlink::open([]).unwrap().device_of(flow).unwrap(), 1, "lo");
         known.known.insert((Protocol::Tcp, None, to, 0), ConnectRoute::Ours);
         assert_eq!(routes.of((Protocol::Tcp, None, to, 0), &mut known), ConnectRoute::Ours, "it is not asked twice");
         routes.changed([1].into_iter());

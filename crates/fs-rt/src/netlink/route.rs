@@ -15,8 +15,6 @@ pub struct KernelRoute {
     pub device: u32,
     /// The neighbour that gets the packet; `None`: its destination.
     pub gateway: Option<IpAddr>,
-    /// Its source address.
-    pub source: Option<IpAddr>,
     /// The packet stays in this namespace.
     pub local: bool,
     /// The route leads to one host behind the device (not blackhole, prohibit …).
@@ -98,35 +96,17 @@ impl Netlink {
         let kind = route.header.kind;
         let (local, unicast) = (kind == RouteType::Local, kind == RouteType::Unicast);
         let table = route.header.table.into();
-        let mut answer = KernelRoute { device: 0, gateway: None, source: None, local, unicast, table };
+        let mut answer = KernelRoute { device: 0, gateway: None, local, unicast, table };
         let mut hop = Hop::default();
         for attribute in &route.attributes {
             match attribute {
                 // The header has no room for more than a byte.
                 RouteAttribute::Table(table) => answer.table = *table,
-                RouteAttribute::PrefSource(source) => answer.source = ip(source),
                 other => hop.take(other),
             }
         }
         (answer.device, answer.gateway) = (hop.device.unwrap_or(0), hop.gateway);
         Ok(answer)
-    }
-
-    /// Returns the device of the routing table's entry for a connection. For an address of the
-    /// namespace itself, this is the device that has the address, although its packets pass through
-    /// `lo`.
-    pub fn device_of(&self, flow: Flow) -> io::Result<u32> {
-        let mut question = flow.question();
-        question.header.flags |= RouteFlags::FibMatch;
-        let answers = self.question(Message::GetRoute(question))?;
-        let device = |answer: &Message| match answer {
-            Message::NewRoute(route) => route.attributes.iter().find_map(|attribute| match attribute {
-                RouteAttribute::Oif(device) => Some(*device),
-                _ => None,
-            }),
-            _ => None,
-        };
-        answers.iter().find_map(device).ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))
     }
 }
 
