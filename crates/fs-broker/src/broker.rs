@@ -146,9 +146,10 @@ struct Client {
     /// The device and the slot on it.
     slot: Option<(usize, u16)>,
     proofs: Proofs,
-    /// Of the connection that this one has replaced, until the program has asked for its leases again.
+    /// Proofs of the connection that this one has replaced. Kept until the program has asked for its leases
+    /// again, so that no lease is without a proof.
     former: Proofs,
-    /// The turn in which it was served last, or came.
+    /// The turn in which this client was served last or connected.
     served: u64,
 }
 
@@ -196,15 +197,17 @@ fn explained(error: &Error) -> (i32, String) {
     (error.errno(), error.to_string())
 }
 
-/// Returns the kernel's connections at these TCP ports.
-fn connections(ports: BTreeSet<u16>) -> Vec<Connection> {
+/// Returns the kernel's connections at these TCP ports; none if the kernel has no sock_diag for TCP.
+///
+/// # Errors
+/// The answer is incomplete: there may be further connections.
+fn connections(ports: BTreeSet<u16>) -> io::Result<Vec<Connection>> {
     let mut found = Vec::new();
-    if let (Some(first), Some(last)) = (ports.first(), ports.last())
-        && let Err(error) = each_connection(&(*first..=*last), |connection| found.push(connection))
-    {
-        tracing::debug!(%error, "cannot ask for the kernel's connections");
+    let (Some(first), Some(last)) = (ports.first(), ports.last()) else { return Ok(found) };
+    match each_connection(&(*first..=*last), |connection| found.push(connection)) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EPROTONOSUPPORT)) => Ok(found),
+        ended => ended.map(|()| found),
     }
-    found
 }
 
 impl Server {
@@ -218,8 +221,10 @@ impl Server {
                 .chain(sockets)
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .collect();
-            let rest = self.silent_until.saturating_duration_since(Instant::now());
-            let timeout = (!self.silent.is_empty()).then(|| Timespec::try_from(rest).unwrap_or_default());
+            let now = Instant::now();
+            let silent = (!self.silent.is_empty()).then_some(self.silent_until);
+            let next = [silent, self.users.next_attempt(now)].into_iter().flatten().min();
+            let timeout = next.map(|at| Timespec::try_from(at.saturating_duration_since(now)).unwrap_or_default());
             if let Err(error) = poll(&mut fds, timeout.as_ref())
                 && error != rustix::io::Errno::INTR
             {
@@ -251,6 +256,7 @@ impl Server {
                 let Event::Client(socket, process) = event else { return };
                 self.accept(socket, process);
             }
+            self.users.start_threads(Instant::now());
         }
     }
 
@@ -438,7 +444,8 @@ impl Server {
             }
         }
         let unknown = new.iter().filter(|(proof, is_leased, ..)| proof.protocol == Protocol::Tcp && !is_leased);
-        let connections = connections(unknown.map(|(proof, ..)| proof.at.port()).collect());
+        let connections = connections(unknown.map(|(proof, ..)| proof.at.port()).collect())
+            .map_err(|error| refused(error.raw_os_error().unwrap_or(libc::EIO)))?;
         let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
         let shared = &mut self.shared[device];
         for (proof, is_leased, socket, ends) in new {

@@ -23,8 +23,8 @@ use rustix::process::geteuid;
 /// Threads per user and purpose. More: hostile processes can occupy more threads. Fewer: one socket
 /// with SO_LINGER delays the closing of more others.
 const THREADS: usize = 4;
-/// Jobs of a user that may wait for a thread. Beyond this, the service disconnects the user's
-/// processes if the jobs are to close descriptors, and refuses their offers otherwise.
+/// Jobs of a user that may wait for a thread. Beyond this, the service disconnects the user's processes
+/// ([`User::is_stuck`], descriptors to close) or refuses their offers ([`User::may_ask`], sockets to read).
 const WAITING: usize = 1024;
 /// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
@@ -108,13 +108,14 @@ impl Users {
     }
 
     /// Returns when [`Users::start_threads`] must be called next, if descriptors wait without a thread.
-    pub(crate) fn next_attempt(&self, now: Instant) -> Option<Instant> {
+    #[must_use]
+    pub fn next_attempt(&self, now: Instant) -> Option<Instant> {
         let is_needed = self.lacks_threads.load(Ordering::Relaxed);
         is_needed.then(|| self.attempted.map_or(now, |attempted| attempted + RETRY))
     }
 
     /// Starts threads for descriptors that wait without one, at most once in [`RETRY`].
-    pub(crate) fn start_threads(&mut self, now: Instant) {
+    pub fn start_threads(&mut self, now: Instant) {
         if self.next_attempt(now).is_none_or(|at| now < at) {
             return;
         }
@@ -176,7 +177,7 @@ impl User {
         self.start_closing();
     }
 
-    /// If no thread can be started, the next descriptor tries again, and the match service's loop.
+    /// If no thread can be started, the next descriptor tries again, and [`Users::start_threads`].
     fn start_closing(self: &Arc<Self>) {
         if !self.start(|user| &user.closing) {
             self.lacks_threads.store(true, Ordering::Relaxed);
