@@ -58,11 +58,12 @@ impl Proof {
     /// and when a TCP socket stops listening or its connection ends (SOCK_BINDPORT_LOCK in
     /// `__udp_disconnect`, `tcp_disconnect` and `tcp_set_state`). This does that, and checks the port.
     ///
-    /// At the same time, the program may make the kernel choose the same port again. For that it must limit the
-    /// kernel's choice to that port (IP_LOCAL_PORT_RANGE), and lift the limit, between two calls here.
+    /// A program can make the kernel choose the same port again during the test (IP_LOCAL_PORT_RANGE). So the
+    /// test runs [`ROUNDS`] times, and refuses a socket that has such a range.
     ///
-    /// A listener would lose its queue by that. One is accepted at a port that the kernel never chooses. A
-    /// socket that is bound to a device does not keep others from the port on another device.
+    /// Listeners are not tested, because the test would drop their queue: they are accepted only at ports that
+    /// the kernel never chooses. Sockets bound to a device are refused, because other sockets can have the port
+    /// on another device.
     ///
     /// If `is_leased`, an earlier daemon has done this, and the program may have begun to listen, or bound the
     /// socket to a device. The test would end both.

@@ -97,7 +97,8 @@ impl TcpListener {
     ///
     /// # Errors
     /// `Unsupported` in standalone addressing; `AddrInUse` if another kernel socket reserves the
-    /// address for this runtime.
+    /// address for this runtime. On a shared device: `PermissionDenied` for a listener at a port that
+    /// the kernel may have chosen; `AddrInUse` if the kernel has connections at its port.
     pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
         let core = CoreRef::require()?;
         listener.set_nonblocking(true)?;

@@ -24,9 +24,9 @@ pub(super) struct KernelSide {
     socket: UdpSocket,
     /// False: another core receives.
     reads: bool,
-    /// It had no room for a datagram, and no task has waited for some since.
+    /// The last send was EWOULDBLOCK, and no task has waited for space since.
     full: Cell<bool>,
-    /// For IPv4 and IPv6.
+    /// One for IPv4, one for IPv6.
     fragments: [Fragments; 2],
     readers: Arc<Waiting>,
     writers: Arc<Waiting>,
@@ -37,7 +37,7 @@ pub(super) struct KernelSide {
 struct Fragments {
     level: i32,
     name: i32,
-    /// The option as the program has set it, and for datagrams that must not be fragmented.
+    /// The option's value that the program has set, and the value for datagrams that must not be fragmented.
     values: [i32; 2],
     allowed: Cell<bool>,
 }

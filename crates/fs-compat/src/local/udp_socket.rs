@@ -31,14 +31,14 @@ fn prepare_proof(socket: &std::net::UdpSocket) -> io::Result<SocketAddr> {
     rustix::net::connect_unspec(socket)?;
     let mut at = socket.local_addr()?;
     if let (SocketAddr::V6(at), SocketAddr::V6(before)) = (&mut at, before) {
-        // A link-local address has it from the device.
+        // The device, and with it the scope of a link-local address, is cleared too.
         at.set_scope_id(before.scope_id());
     }
     if at.port() == 0 {
         // The kernel takes a port back that it has chosen itself (SOCK_BINDPORT_LOCK).
         at.set_port(before.port());
         rustix::net::bind(socket, &at)?;
-        // A link-local address has bound it to the device.
+        // bind(2) to a link-local address binds the socket to the device again, and a proof must not be bound.
         rustix::net::connect_unspec(socket)?;
     }
     Ok(at)
@@ -125,7 +125,7 @@ impl UdpSocket {
         socket.kernel = KernelSide::of(&socket.lease)?;
         socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
         match device {
-            // Ended with the peer. The kernel lets a program without CAP_NET_RAW bind only an unbound socket.
+            // `prepare_proof` has removed the binding. The kernel lets a program without CAP_NET_RAW bind only an unbound socket.
             Some(name) if socket.core.has_shared_device() => socket.bind_device(Some(&name))?,
             Some(name) => {
                 let device = socket.core.handle().device(&name)?;
@@ -176,7 +176,7 @@ impl UdpSocket {
             self.call(|stack, id| stack.udp_connect(id, remote))?;
         }
         self.elsewhere.set(kernel.is_some());
-        // One that was taken over with a peer receives from that peer only.
+        // A kernel socket that was taken over with a peer receives from that peer only.
         let connected =
             self.kernel.as_ref().filter(|kernel| kernel.options().peer_addr().is_ok_and(|former| former != remote));
         connected.map_or(Ok(()), |kernel| SockRef::from(kernel.options()).connect(&remote.into()))

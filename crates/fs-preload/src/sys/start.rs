@@ -86,7 +86,8 @@ pub(crate) fn report() {
 }
 
 extern "C" fn before_fork() {
-    // First, so that another thread defers nothing in a set whose calls were made. Last, for what it has begun since: the child has it, too.
+    // Counted before the calls are made, so that other threads defer no more in sets of before, and once more
+    // under the locks: the child has sockets and sets that they have begun in between, too.
     process::count_fork();
     set::tell_all();
     lock();
