@@ -144,9 +144,10 @@ fn flood(lab: &Lab, has_ended: &AtomicBool, brief: Option<&AtomicU32>) {
         let is_there = rustix::net::connect(&control, &SocketAddrUnix::new(lab.control()).unwrap()).is_ok()
             && rustix::net::send(&control, &HELLO, SendFlags::NOSIGNAL).is_ok();
         while is_there && !has_ended.load(Ordering::Relaxed) && send(&control, &attach, &[file.as_fd()]) {
-            let _late = rustix::net::recv(&control, &mut [0; LEN][..], RecvFlags::empty());
+            let answer = rustix::net::recv(&control, &mut [0; LEN][..], RecvFlags::empty());
             if let Some(answers) = brief {
-                answers.fetch_add(1, Ordering::Relaxed);
+                let is_there = answer.is_ok_and(|(length, _)| length > 0);
+                answers.fetch_add(is_there.into(), Ordering::Relaxed);
                 break;
             }
         }

@@ -128,7 +128,8 @@ fn play(args: &Play) -> Result<()> {
         rounds == 0 || as_the_kernel < rounds,
         "the kernel's sockets fail in every round as well: nothing is shown"
     );
-    ensure!(worked * 2 >= changes, "{worked} of {changes} changes worked: is a command missing?");
+    // A few may all be impossible in their states.
+    ensure!(changes < 20 || worked * 2 >= changes, "{worked} of {changes} changes worked: is a command missing?");
     Ok(())
 }
 
