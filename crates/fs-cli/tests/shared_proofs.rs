@@ -143,7 +143,7 @@ fn socket_that_can_give_up_its_port_is_no_proof() {
             refused(bound);
         }
         // It has a peer.
-        let connected = next_user().unwrap();
+        let connected = becomes_free();
         connected.connect("10.91.0.2:9").unwrap();
         refused(connected.into());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -152,7 +152,7 @@ fn socket_that_can_give_up_its_port_is_no_proof() {
         rustix::net::connect(&connected, &listener.local_addr().unwrap()).unwrap();
         refused(connected);
         // It leaves the port to others on another device.
-        let bound = next_user().unwrap();
+        let bound = becomes_free();
         SockRef::from(&bound).bind_device(Some(b"lo")).unwrap();
         refused(bound.into());
         // A port that was named stays with the socket.
