@@ -1,7 +1,7 @@
 //! fastsock's sockets in place of tokio's, for tokio's own tests: `lab/suites` makes a crate `suite` of this.
 //!
-//! `SUITE_CARRIER=kernel`: a runtime without a device, on 127.0.0.1. `core`: two runtimes that a link in memory connects; listeners are
-//! on the one, connects on the other.
+//! `SUITE_CARRIER=kernel`: a runtime without a device, on 127.0.0.1. `core`: two runtimes that a
+//! link in memory connects; listeners are on the one, connects on the other.
 
 use fastsock::net::{Background, use_runtime};
 use fastsock::{Handle, LinkChoice, Runtime, Standalone};

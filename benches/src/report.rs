@@ -54,7 +54,8 @@ pub struct Row {
     pub our_rounds: Vec<f64>,
     /// All rounds of the peer.
     pub peer_rounds: Vec<f64>,
-    /// Quartiles of the ratios of rounds that ran one after the other; the ratio is the second one. `None`: the ratio is that of the medians.
+    /// Quartiles of the ratios of rounds that ran one after the other; the ratio is the second one.
+    /// `None`: the ratio is that of the medians.
     pub of_pairs: Option<[f64; 3]>,
 }
 
@@ -74,8 +75,9 @@ impl Row {
         }
     }
 
-    /// Judges the row by the ratio of each pair of rounds. On a busy machine a round differs from the next one by a factor of two on either
-    /// side, and more between one minute and the next: two rounds that follow each other share most of that.
+    /// Judges the row by the ratio of each pair of rounds. On a busy machine a round differs from
+    /// the next one by a factor of two on either side, and more between one minute and the next:
+    /// two rounds that follow each other share most of that.
     #[must_use]
     pub fn by_pairs(mut self) -> Row {
         let ratio = |(ours, peer): (&f64, &f64)| ours / peer;

@@ -97,8 +97,8 @@ fn connections_between_users_get_a_ring() -> Result<()> {
     })
 }
 
-/// Makes a container that shares the network: mounts, processes, IPC and host name of its own, another root folder, and nothing in /tmp
-/// but the folder of the test.
+/// Makes a container that shares the network: mounts, processes, IPC and host name of its own,
+/// another root folder, and nothing in /tmp but the folder of the test.
 const CONTAINER: &str = "set -e
 mount --make-rprivate /
 mount --rbind / \"$0\"
@@ -183,7 +183,8 @@ fn namespaces_are_kept_apart() -> Result<()> {
     })
 }
 
-/// Policies for users, cgroups, ports and destinations: what they name is the kernel's, and works. SIGHUP changes them for connections that come later.
+/// Policies for users, cgroups, ports and destinations: what they name is the kernel's, and works.
+/// SIGHUP changes them for connections that come later.
 #[test]
 fn policies_leave_connections_to_the_kernel() -> Result<()> {
     let Some(lab) = Lab::up(&["--queues", "1"])? else { return Ok(()) };

@@ -207,7 +207,8 @@ fn idle_readers_and_buffers() -> Result<()> {
 #[test]
 fn epoll_order_and_changes() -> Result<()> {
     all(&[
-        // All are reported. Their order is another one if some of the connections have rings (docs/PRELOAD.md, What is open).
+        // All are reported. Their order is another one if some of the connections have rings
+        // (docs/PRELOAD.md, What is open).
         &["python3", "epoll_order.py"],
         &["python3", "epoll_mod_kernel.py"],
         &["node", "node_abort.js"],

@@ -1,5 +1,5 @@
-//! A program with a device of its own follows the kernel's routes: what the kernel sends by another device, or not at all, does not leave
-//! by this one.
+//! A program with a device of its own follows the kernel's routes: what the kernel sends by another
+//! device, or not at all, does not leave by this one.
 
 use anyhow::{Context, Result, ensure};
 use fs_tests::apps::StackOptions;

@@ -173,8 +173,8 @@ fn server_cpu_ns(address: SocketAddr) -> Result<u64> {
     Ok(u64::from_ne_bytes(ns))
 }
 
-/// Returns the time of a round trip with a peer that works for `us` before it replies, and the CPU time of both ends. `pause` is what the
-/// client does before it sends.
+/// Returns the time of a round trip with a peer that works for `us` before it replies, and the CPU
+/// time of both ends. `pause` is what the client does before it sends.
 fn think(address: SocketAddr, us: u32, time: Duration, pause: impl Fn()) -> Result<[f64; 2]> {
     let before = server_cpu_ns(address)?;
     let mut stream = connect(address, THINK)?;

@@ -130,7 +130,8 @@ impl<M: Write> Leases<M> {
             None => entries.push((address, slot)),
         }
         if let Err(error) = self.write(port, &[]) {
-            // Kept, it would be refused to others, and be no lease to its program. The maps are as before, or have no room for that.
+            // Kept, it would be refused to others, and be no lease to its program. The maps are as
+            // before, or have no room for that.
             let _undone = self.retain(port, |entry| *entry != (address, slot));
             return Err(error.into());
         }

@@ -1,5 +1,5 @@
-//! A server and a client with many connections, each with one epoll set: requests of 40 bytes, replies of 5 to 60, by the carrier and by the
-//! kernel's sockets in the same run.
+//! A server and a client with many connections, each with one epoll set: requests of 40 bytes,
+//! replies of 5 to 60, by the carrier and by the kernel's sockets in the same run.
 //!
 //! `cargo run --release -p fs-carrier --example epoll [-- --ms 500] [--connections 50] [--counts]`
 

@@ -43,7 +43,8 @@ pub(crate) enum Found {
     /// No bytes, and the ring carries or is requested: the caller may check again, and has to apply
     /// C4 before it sleeps.
     NothingByRing,
-    /// Kernel bytes that precede the ring's are not there yet, or another thread has taken them and not counted them yet (C7).
+    /// Kernel bytes that precede the ring's are not there yet, or another thread has taken them and
+    /// not counted them yet (C7).
     Behind,
 }
 
@@ -98,8 +99,8 @@ impl<K: Kernel> Consumer<'_, K> {
         0
     }
 
-    /// The ring is not read any more: the peer's words make no sense, or bytes that precede the ring's are lost with a reset. What is left is an
-    /// ordinary kernel socket.
+    /// The ring is not read any more: the peer's words make no sense, or bytes that precede the
+    /// ring's are lost with a reset. What is left is an ordinary kernel socket.
     #[cold]
     pub(crate) fn leave_ring(&self) {
         let receive = &self.side.receive;
@@ -116,8 +117,9 @@ impl<K: Kernel> Consumer<'_, K> {
         let mode = if peek { RecvMode::PEEK } else { RecvMode::NOW };
         let receive = &self.side.receive;
         let head = self.head();
-        // All ring bytes that were unread at one reading of the word are next to each other in the stream. A receive that was left in the
-        // middle may have stored `head` alone: then the distance is longer than any ring.
+        // All ring bytes that were unread at one reading of the word are next to each other in the
+        // stream. A receive that was left in the middle may have stored `head` alone: then the
+        // distance is longer than any ring.
         let known = Position::new(receive.known_tail.load(Ordering::Relaxed)).since(head);
         if known >= into.len() as u64 && known <= self.ring.capacity() {
             self.ring.read(head, into);
@@ -197,7 +199,8 @@ impl<K: Kernel> Consumer<'_, K> {
         }
         let n = into.len().min(usize::try_from(due).unwrap_or(usize::MAX));
         match self.take_kernel(&mut into[..n], mode, Found::End) {
-            // C7: the kernel has nothing more, so it is the ring's turn. A hostile peer may have raised `K` again by now: it does not count.
+            // C7: the kernel has nothing more, so it is the ring's turn. A hostile peer may have
+            // raised `K` again by now: it does not count.
             Found::End => {
                 self.side.receive.received.store(limit, Ordering::Release);
                 self.take_ring(seen, unread, into, mode.peek)
@@ -229,7 +232,8 @@ impl<K: Kernel> Consumer<'_, K> {
         if !self.word().same_but_for_flights(seen) {
             return None;
         }
-        // Never without a bound: the sender may have published ring bytes by now, and then more kernel bytes, which follow them.
+        // Never without a bound: the sender may have published ring bytes by now, and then more
+        // kernel bytes, which follow them.
         let n = into.len().min(usize::try_from(due).unwrap_or(usize::MAX));
         match self.take_kernel(&mut into[..n], mode, Found::NothingByRing) {
             Found::NothingByKernel => {
@@ -269,8 +273,9 @@ impl<K: Kernel> Consumer<'_, K> {
     /// C6: raises `R` to the kernel's count, which is higher if another process read bytes without
     /// this library. Returns whether `R` is exact.
     ///
-    /// A thread that comes out of recv(2) has bytes that it has yet to count, so `R` is left alone as long as one sleeps. Nothing depends on it
-    /// then: the ring is empty, and the kernel carries.
+    /// A thread that comes out of recv(2) has bytes that it has yet to count, so `R` is left alone
+    /// as long as one sleeps. Nothing depends on it then: the ring is empty, and the kernel
+    /// carries.
     pub(crate) fn correct(&self) -> bool {
         if self.has_sleepers() {
             return false;
@@ -310,8 +315,9 @@ impl<K: Kernel> Consumer<'_, K> {
         }
     }
 
-    /// C5: the ring carries from here on, or as soon as no send is in flight. The caller has made sure that no thread sleeps on a set that
-    /// contains the socket, and that none begins to. Returns whether the ring carries or is asked for.
+    /// C5: the ring carries from here on, or as soon as no send is in flight. The caller has made
+    /// sure that no thread sleeps on a set that contains the socket, and that none begins to.
+    /// Returns whether the ring carries or is asked for.
     pub(crate) fn set_ring(&self) -> bool {
         if self.has_sleepers() {
             return false;
@@ -325,8 +331,9 @@ impl<K: Kernel> Consumer<'_, K> {
                 return true;
             }
             let has_all = || self.kernel_bytes_read() >= self.kernel_bytes_sent();
-            // With sends in flight `R` >= `K` proves nothing: `R` has to be exact, and the kernel's queue empty. Bytes in it would be read only once
-            // their sender has counted them, when the report of them is gone (model `ring_is_not_requested_over_kernel_bytes`).
+            // With sends in flight `R` >= `K` proves nothing: `R` has to be exact, and the kernel's
+            // queue empty. Bytes in it would be read only once their sender has counted them, when
+            // the report of them is gone (model `ring_is_not_requested_over_kernel_bytes`).
             if seen.in_flight() != 0 {
                 if self.exact().is_none_or(|received| received.arrived != received.taken) || !has_all() {
                     return false;
@@ -342,13 +349,15 @@ impl<K: Kernel> Consumer<'_, K> {
         }
     }
 
-    /// Returns true if all bytes that arrived were counted by their sender. Called as soon as the ring carries: the numbers of an honest
-    /// peer do not change then.
+    /// Returns true if all bytes that arrived were counted by their sender. Called as soon as the
+    /// ring carries: the numbers of an honest peer do not change then.
     ///
-    /// Bytes that no sender has counted come from a holder at the peer's end that writes without this library. The direction is then pinned,
-    /// because ring bytes would overtake that holder's next bytes. Its bytes that have arrived precede the bytes in the ring.
+    /// Bytes that no sender has counted come from a holder at the peer's end that writes without
+    /// this library. The direction is then pinned, because ring bytes would overtake that holder's
+    /// next bytes. Its bytes that have arrived precede the bytes in the ring.
     fn kernel_bytes_are_counted(&self) -> bool {
-        // One call in nearly all cases: a FIN may count as a byte here, and then the numbers are looked at more closely.
+        // One call in nearly all cases: a FIN may count as a byte here, and then the numbers are
+        // looked at more closely.
         if self.kernel.tcp_info().is_ok_and(|info| info.bytes_received <= self.kernel_bytes_sent()) {
             return true;
         }
@@ -384,8 +393,9 @@ impl<K: Kernel> Consumer<'_, K> {
         }
     }
 
-    /// C4 for a thread that may sleep though the ring has bytes, if `knows` says so of the position after the last one: the kernel carries
-    /// what follows, and `B` says that the ring's bytes precede it.
+    /// C4 for a thread that may sleep though the ring has bytes, if `knows` says so of the position
+    /// after the last one: the kernel carries what follows, and `B` says that the ring's bytes
+    /// precede it.
     pub(crate) fn idle(&self, knows: impl Fn(Position) -> bool) -> Idle {
         loop {
             let seen = self.word();
@@ -404,10 +414,12 @@ impl<K: Kernel> Consumer<'_, K> {
         }
     }
 
-    /// One attempt to make the kernel the carrier. `K` at that moment, or `boundary`, becomes `B` if ring bytes are unread.
+    /// One attempt to make the kernel the carrier. `K` at that moment, or `boundary`, becomes `B`
+    /// if ring bytes are unread.
     ///
-    /// The sender may store `B` at the same time (P3). Both store the same: `K` stands still while the ring carries, and until the ring carries
-    /// again, which only the holder of the receive lock brings about.
+    /// The sender may store `B` at the same time (P3). Both store the same: `K` stands still while
+    /// the ring carries, and until the ring carries again, which only the holder of the receive
+    /// lock brings about.
     fn set_kernel_behind(&self, seen: Snapshot, boundary: Option<u64>, pin: bool) -> bool {
         let count = &self.direction.line_b;
         if !seen.kernel_carries() && self.unread(seen) != 0 {

@@ -8,9 +8,10 @@
 //! nothing is looked at, and nobody yields, for a while after two slices were lost within
 //! [`AGAIN_NS`].
 //!
-//! The end of a pause is an attempt: it costs a slice if the processors are still wanted, so pauses quadruple. The kernel's number of
-//! runnable threads (/proc/loadavg) was asked instead. Next to two busy loops it decided no better, and one more thread for a moment, of
-//! the kernel or of anybody, kept a free machine on the kernel.
+//! The end of a pause is an attempt: it costs a slice if the processors are still wanted, so pauses
+//! quadruple. The kernel's number of runnable threads (/proc/loadavg) was asked instead. Next to
+//! two busy loops it decided no better, and one more thread for a moment, of the kernel or of
+//! anybody, kept a free machine on the kernel.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,16 +22,18 @@ use crate::kernel::Machine;
 /// between two of its waits, each of which may answer 50 connections through the kernel. Longer: a
 /// slice is missed. Shorter: a peer's turn counts as one.
 const LATE_NS: u64 = 2_000_000;
-/// Two gaps within this time are no accident (a kernel's thread, a hypervisor). More: accidents count; fewer: a crowd is missed, because a
-/// thread does something between two looks.
+/// Two gaps within this time are no accident (a kernel's thread, a hypervisor). More: accidents
+/// count; fewer: a crowd is missed, because a thread does something between two looks.
 const AGAIN_NS: u64 = 20_000_000;
 /// The first pause. More: accidents cost more; fewer: each attempt costs a slice.
 const MIN_PAUSE_NS: u64 = 10_000_000;
-/// A gap that ends sooner after the end of a pause than this, or than the pause's length, shows that the attempt has failed. More:
-/// accidents add up; fewer: attempts on a crowded machine stay frequent.
+/// A gap that ends sooner after the end of a pause than this, or than the pause's length, shows
+/// that the attempt has failed. More: accidents add up; fewer: attempts on a crowded machine stay
+/// frequent.
 const SOON_NS: u64 = 50_000_000;
-/// A pause after a failed attempt is so many times as long as the last one. More: slower to notice that the processors are free; fewer:
-/// a process of one second makes more attempts (with 2, and two gaps for each, seven of them took 4 % of its time next to a busy loop).
+/// A pause after a failed attempt is so many times as long as the last one. More: slower to notice
+/// that the processors are free; fewer: a process of one second makes more attempts (with 2, and
+/// two gaps for each, seven of them took 4 % of its time next to a busy loop).
 const GROWTH: u64 = 4;
 /// The longest pause. More: slower to notice that the processors are free; fewer: more of the time is lost in trying.
 const MAX_PAUSE_NS: u64 = 3_200_000_000;

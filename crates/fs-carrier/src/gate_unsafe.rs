@@ -1,5 +1,5 @@
-//! A value behind a [`Lock`], in memory of one process: what std's mutex is, but it tells a signal handler that its own thread holds the
-//! lock, and a thread that jumped out of a call can free it.
+//! A value behind a [`Lock`], in memory of one process: what std's mutex is, but it tells a signal
+//! handler that its own thread holds the lock, and a thread that jumped out of a call can free it.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;

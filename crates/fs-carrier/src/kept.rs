@@ -3,7 +3,8 @@
 use crate::kernel::Errno;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The error, or none. The next call that would reach the kernel returns it, as the kernel's own calls do with `sk_err`.
+/// The error, or none. The next call that would reach the kernel returns it, as the kernel's own
+/// calls do with `sk_err`.
 #[derive(Debug)]
 pub(crate) struct KeptError(AtomicU32);
 
@@ -12,8 +13,9 @@ impl KeptError {
         KeptError(AtomicU32::new(0))
     }
 
-    /// Stores an error that ends the connection: of a reset or a time-out, or what ICMP reported before a time-out (icmp_err_convert,
-    /// icmpv6_err_convert). All others are of a single call, such as ENOMEM and EBADF; EPIPE comes again with the next call.
+    /// Stores an error that ends the connection: of a reset or a time-out, or what ICMP reported
+    /// before a time-out (icmp_err_convert, icmpv6_err_convert). All others are of a single call,
+    /// such as ENOMEM and EBADF; EPIPE comes again with the next call.
     pub(crate) fn keep(&self, error: Errno) {
         let of_a_reset = matches!(error, Errno::CONNRESET | Errno::CONNABORTED | Errno::CONNREFUSED | Errno::TIMEDOUT);
         let of_icmp = matches!(

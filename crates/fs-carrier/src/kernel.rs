@@ -12,8 +12,8 @@ pub struct RecvMode {
     pub peek: bool,
     /// MSG_WAITALL: a wait in the kernel ends when the buffer is full.
     pub all: bool,
-    /// The caller has bytes of an earlier receive of the same call (MSG_WAITALL), which began at this time ([`Machine::now_ns`]): a signal
-    /// ends the wait, with SA_RESTART too.
+    /// The caller has bytes of an earlier receive of the same call (MSG_WAITALL), which began at
+    /// this time ([`Machine::now_ns`]): a signal ends the wait, with SA_RESTART too.
     pub continues: Option<u64>,
 }
 
@@ -57,7 +57,8 @@ pub trait Machine {
     /// Returns a monotonic time in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// Returns a time of the same clock that may be some milliseconds old, where that costs less: each send needs one (P5).
+    /// Returns a time of the same clock that may be some milliseconds old, where that costs less:
+    /// each send needs one (P5).
     fn coarse_ns(&self) -> u64 {
         self.now_ns()
     }
@@ -95,7 +96,8 @@ pub trait Kernel: Machine {
     /// The errors of send(2).
     fn send(&self, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno>;
 
-    /// Sets options that the kernel does not know yet and that concern bytes. The carrier calls it before each send by the kernel.
+    /// Sets options that the kernel does not know yet and that concern bytes. The carrier calls it
+    /// before each send by the kernel.
     fn before_send(&self) {}
 
     /// Calls recv(2). 0 is the end of the stream, since `into` is not empty.
@@ -140,8 +142,8 @@ pub trait Kernel: Machine {
     /// `EINTR` after any signal handler, `EAGAIN` if the time is over.
     fn wait_for_more(&self, start_ns: u64) -> Result<(), Errno>;
 
-    /// Returns whether the process may ask the kernel. False: it has confined itself (seccomp), the connection is pinned, and what this end has
-    /// counted is all that is known.
+    /// Returns whether the process may ask the kernel. False: it has confined itself (seccomp), the
+    /// connection is pinned, and what this end has counted is all that is known.
     #[inline]
     fn may_ask(&self) -> bool {
         true
@@ -153,7 +155,8 @@ pub trait Kernel: Machine {
     }
 }
 
-/// One event of an epoll set, laid out as the kernel's `struct epoll_event`, so that a caller's array can be used as it is.
+/// One event of an epoll set, laid out as the kernel's `struct epoll_event`, so that a caller's
+/// array can be used as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(target_arch = "x86_64", repr(C, packed))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C))]
@@ -182,8 +185,9 @@ pub trait KernelSet: Machine {
     /// The errors of epoll_wait(2).
     fn wait(&self, into: &mut [Event], timeout_ns: Option<u64>) -> Result<usize, Errno>;
 
-    /// E5: makes a thread that sleeps in the set return with an event whose data [`KernelSet::is_interrupt`] knows, until
-    /// [`KernelSet::end_interrupt`]. Calls of both are never concurrent.
+    /// E5: makes a thread that sleeps in the set return with an event whose data
+    /// [`KernelSet::is_interrupt`] knows, until [`KernelSet::end_interrupt`]. Calls of both are
+    /// never concurrent.
     ///
     /// # Errors
     /// The errors of eventfd(2) and epoll_ctl(2).
@@ -195,7 +199,8 @@ pub trait KernelSet: Machine {
     /// Disarms the one-shot registration of a socket, whose one report was made by its ring.
     fn disarm(&self, descriptor: i32, data: u64);
 
-    /// Calls the application's epoll_ctl(2) for a descriptor that is registered. An error means that it is registered no more.
+    /// Calls the application's epoll_ctl(2) for a descriptor that is registered. An error means
+    /// that it is registered no more.
     fn register(&self, registration: Registration);
 
     /// Returns whether the set certainly has nothing to report, without a report: poll(2) on the set takes no edge.

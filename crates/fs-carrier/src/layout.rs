@@ -1,8 +1,10 @@
 //! The words of a direction and of a side, as they lie in memory.
 //!
-//! A **direction** is mapped by both ends: the producer's end writes lines A and B, the consumer's end line C. A **side** is mapped by the
-//! holders of one end only, and never by the peer: locks, and the positions that must not be believed from the peer's memory.
-//! Each line is a cache line of its own, so that a message of up to [`INLINE`] bytes moves one line from one processor to the other.
+//! A **direction** is mapped by both ends: the producer's end writes lines A and B, the consumer's
+//! end line C. A **side** is mapped by the holders of one end only, and never by the peer: locks,
+//! and the positions that must not be believed from the peer's memory. Each line is a cache line of
+//! its own, so that a message of up to [`INLINE`] bytes moves one line from one processor to the
+//! other.
 
 use crate::lock::Lock;
 use crate::sync::{AtomicU32, AtomicU64};
@@ -28,7 +30,8 @@ pub struct Direction {
 pub(crate) struct LineA {
     /// `W`.
     pub(crate) word: Word,
-    /// Consumer position of the *other* direction, which the producer of this one stores before it publishes: room without a miss.
+    /// Consumer position of the *other* direction, which the producer of this one stores before it
+    /// publishes: room without a miss.
     pub(crate) credit: AtomicU64,
     /// The last message again.
     pub(crate) inline: [AtomicU64; INLINE / 8],
@@ -40,7 +43,8 @@ pub(crate) struct LineA {
 pub(crate) struct LineB {
     /// `K`: bytes that send(2) took, from the connection's first.
     pub(crate) sent: AtomicU64,
-    /// `B`: `K` at the moment in which the kernel became the carrier while ring bytes were unread. So many kernel bytes precede them.
+    /// `B`: `K` at the moment in which the kernel became the carrier while ring bytes were unread.
+    /// So many kernel bytes precede them.
     pub(crate) boundary: AtomicU64,
 }
 
@@ -72,7 +76,8 @@ pub(crate) struct ReceiveWords {
     pub(crate) received: AtomicU64,
     /// The position after the ring bytes that are known to be next. They are read without a look at the sender's line.
     pub(crate) known_tail: AtomicU64,
-    /// Not 0: the kernel is the carrier, as only a holder of this lock makes the ring the carrier. The sender's line is left alone.
+    /// Not 0: the kernel is the carrier, as only a holder of this lock makes the ring the carrier.
+    /// The sender's line is left alone.
     pub(crate) kernel_only: AtomicU32,
 }
 

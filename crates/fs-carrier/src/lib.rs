@@ -1,9 +1,11 @@
 //! A ring in shared memory for the bytes of a kernel TCP connection between two processes.
 //!
-//! Every descriptor stays a real kernel socket that works by itself at every instant. A **ring** in memory that both ends map carries
-//! bytes only while their receiver is awake; whenever anything is unusual, the kernel carries. One word per direction says which
-//! **carrier** is in use, and the receiver changes it, in one compare-exchange that succeeds only if the ring is empty, before it sleeps
-//! in the kernel. `docs/PRELOAD.md` has the rules (P1 to P6, C1 to C9, E1 to E6, G1), which comments here refer to.
+//! Every descriptor stays a real kernel socket that works by itself at every instant. A **ring** in
+//! memory that both ends map carries bytes only while their receiver is awake; whenever anything is
+//! unusual, the kernel carries. One word per direction says which **carrier** is in use, and the
+//! receiver changes it, in one compare-exchange that succeeds only if the ring is empty, before it
+//! sleeps in the kernel. `docs/PRELOAD.md` has the rules (P1 to P6, C1 to C9, E1 to E6, G1), which
+//! comments here refer to.
 //!
 //! | layer | what it is |
 //! |---|---|

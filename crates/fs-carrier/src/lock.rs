@@ -1,9 +1,11 @@
 //! The locks of a side: one word each, in memory that every holder of the side maps.
 //!
-//! A lock names the thread that holds it. A waiter takes over the lock of a thread that was killed, and a signal handler learns that it has
-//! interrupted the holder instead of waiting for itself. Sections are some instructions long, or one call that does not sleep, so a waiter
-//! spins, yields, and sleeps at last; a futex would cost more than what it waits for. What a section guards is valid between any two of its stores:
-//! see `producer.rs` and `consumer.rs` for a holder that died at each point.
+//! A lock names the thread that holds it. A waiter takes over the lock of a thread that was killed,
+//! and a signal handler learns that it has interrupted the holder instead of waiting for itself.
+//! Sections are some instructions long, or one call that does not sleep, so a waiter spins, yields,
+//! and sleeps at last; a futex would cost more than what it waits for. What a section guards is
+//! valid between any two of its stores: see `producer.rs` and `consumer.rs` for a holder that died
+//! at each point.
 
 use core::sync::atomic::compiler_fence;
 
@@ -13,7 +15,8 @@ use crate::sync::{AtomicU32, Ordering};
 /// Attempts between two yields of the processor. More: on one processor, spins until the holder's
 /// time slice. Fewer: a system call where the holder needs 50 ns.
 const SPINS: u32 = 64;
-/// Yields before the first check whether the holder lives, and before the waiter sleeps between attempts; then sleeps between two checks.
+/// Yields before the first check whether the holder lives, and before the waiter sleeps between
+/// attempts; then sleeps between two checks.
 const YIELDS: u32 = 64;
 
 /// A lock. All zeros is a free lock.
@@ -100,7 +103,8 @@ impl Lock {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Frees the lock if the calling thread holds it: it has jumped out of the section (siglongjmp), and calls this from where it landed.
+    /// Frees the lock if the calling thread holds it: it has jumped out of the section
+    /// (siglongjmp), and calls this from where it landed.
     pub fn break_own(&self, machine: &impl Machine) {
         let _other = self.0.compare_exchange(machine.thread(), 0, Ordering::Release, Ordering::Relaxed);
     }

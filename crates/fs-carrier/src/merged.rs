@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Maximum delay of the kernel's own events while the ring has some (E4). Longer: new connections and ends are seen late; shorter: a system
-/// call where the ring would do.
+/// Maximum delay of the kernel's own events while the ring has some (E4). Longer: new connections
+/// and ends are seen late; shorter: a system call where the ring would do.
 const MERGE_NS: u64 = 50_000;
 /// Like [`MERGE_NS`], in calls.
 const MERGE_CALLS: u32 = 32;

@@ -5,7 +5,8 @@ use crate::merged::Merged;
 use crate::pair::{BEHIND_NS, Pair};
 use crate::spin::{Pacing, Spin};
 
-/// Lists up to this length may make the ring the carrier. More: each call with nothing to report asks the kernel about each connection, 2 µs.
+/// Lists up to this length may make the ring the carrier. More: each call with nothing to report
+/// asks the kernel about each connection, 2 µs.
 const SHORT_LIST: usize = 8;
 
 /// A promoted connection in the list of a call, from which bytes are wanted (POLLIN).
@@ -48,8 +49,9 @@ pub enum Ask {
     /// The application's own call, with its signal mask and the rest of its timeout in ns. `None`
     /// waits forever.
     Call(Option<u64>),
-    /// The rings have bytes, so the call does not wait: it returns at once, under the thread's own signal mask. The kernel delivers no
-    /// signal of the call's mask either where descriptors are ready (`poll_select_finish` in fs/select.c).
+    /// The rings have bytes, so the call does not wait: it returns at once, under the thread's own
+    /// signal mask. The kernel delivers no signal of the call's mask either where descriptors are
+    /// ready (`poll_select_finish` in fs/select.c).
     AlsoReady,
 }
 

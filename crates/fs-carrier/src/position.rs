@@ -6,7 +6,8 @@ const MASK: u64 = (1 << BITS) - 1;
 
 /// A number of ring bytes since the beginning, modulo 2^48.
 ///
-/// Positions wrap after 281 TB, five hours at 15 GB/s. They have no order: only the distance from a known earlier position has a meaning.
+/// Positions wrap after 281 TB, five hours at 15 GB/s. They have no order: only the distance from a
+/// known earlier position has a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Position(u64);
 

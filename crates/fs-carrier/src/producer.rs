@@ -14,8 +14,9 @@ use crate::spin::Pacing;
 use crate::sync::Ordering;
 use crate::word::{KernelSend, Snapshot};
 
-/// Time that a sender uses the ring before it asks the kernel whether the connection has failed (P4). Longer: more bytes are accepted
-/// after the peer's death, and P5 is later. Shorter: a sender of few messages makes a system call for each.
+/// Time that a sender uses the ring before it asks the kernel whether the connection has failed
+/// (P4). Longer: more bytes are accepted after the peer's death, and P5 is later. Shorter: a sender
+/// of few messages makes a system call for each.
 const CHECK_NS: u64 = 50_000_000;
 /// Time in which all bytes may use the ring, until some must use the kernel (P5). Longer: a later
 /// firewall rule takes effect later. Shorter: the wake-up of a kernel send, about 70 µs, more
@@ -242,8 +243,8 @@ impl<K: Kernel> Producer<'_, K> {
         }
     }
 
-    /// P3 under the send lock: the kernel's bytes so far precede what is in the ring, all later ones follow it. Returns whether the ring
-    /// had been the carrier.
+    /// P3 under the send lock: the kernel's bytes so far precede what is in the ring, all later
+    /// ones follow it. Returns whether the ring had been the carrier.
     fn set_kernel_locked(&self, pin: bool) -> bool {
         let (line, count) = (&self.direction.line_a, &self.direction.line_b);
         loop {
@@ -275,8 +276,9 @@ impl<K: Kernel> Producer<'_, K> {
         self.direction.line_a.word.load()
     }
 
-    /// A signal handler sends in the middle of its own thread's section, or the thread jumped out of one. The kernel carries for good, and
-    /// the interrupted compare-exchange fails: that section has published nothing, and goes on in the kernel.
+    /// A signal handler sends in the middle of its own thread's section, or the thread jumped out
+    /// of one. The kernel carries for good, and the interrupted compare-exchange fails: that
+    /// section has published nothing, and goes on in the kernel.
     #[cold]
     fn reentered(&self) -> Snapshot {
         self.pin_locked()
@@ -338,7 +340,8 @@ impl<K: Kernel> Producer<'_, K> {
         before != 0
     }
 
-    /// P5, like P3. If the consumer makes the ring the carrier again before the caller has counted its send, the caller repeats this.
+    /// P5, like P3. If the consumer makes the ring the carrier again before the caller has counted
+    /// its send, the caller repeats this.
     #[cold]
     fn leave_ring_once(&self) -> Published {
         self.to_kernel(false);
@@ -353,7 +356,8 @@ impl<K: Kernel> Producer<'_, K> {
         if events.error || events.hang_up {
             self.to_kernel(true);
         } else if events.peer_closed {
-            // The peer may have died: then the kernel's next send fails. A peer that continues to read requests the ring again.
+            // The peer may have died: then the kernel's next send fails. A peer that continues to
+            // read requests the ring again.
             self.to_kernel(false);
         }
     }

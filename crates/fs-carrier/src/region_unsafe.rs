@@ -1,8 +1,10 @@
 //! The mapping of a connection's two directions, and of the sides' own words.
 //!
-//! 1. Lengths come from the control plane, never from the memory. The file is sealed against shrinking, so no access inside of it
-//!    faults; a hole that the peer punches reads as zeros, which mean "the kernel carries".
-//! 2. Words are seen as shared references to types made of atomics only: any value, changing at any time, is valid for them.
+//! 1. Lengths come from the control plane, never from the memory. The file is sealed against
+//!    shrinking, so no access inside of it faults; a hole that the peer punches reads as zeros,
+//!    which mean "the kernel carries".
+//! 2. Words are seen as shared references to types made of atomics only: any value, changing at any
+//!    time, is valid for them.
 //! 3. The ring's bytes are touched through raw pointers only (`ring_unsafe.rs`).
 //!
 //! ```text
@@ -72,7 +74,8 @@ impl Mapping {
             // SAFETY: as above.
             None => unsafe { rustix::mm::mmap_anonymous(place, len, prot, MapFlags::SHARED | MapFlags::NORESERVE)? },
         };
-        // SAFETY: the range was mapped just now, and the advice changes no contents. Refused: a core dump has these pages.
+        // SAFETY: the range was mapped just now, and the advice changes no contents. Refused: a
+        // core dump has these pages.
         let _dumped = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self::of(Memory {
@@ -91,7 +94,8 @@ impl Mapping {
     #[inline]
     fn at<T: MadeOfAtomics>(&self, offset: usize) -> &T {
         assert!(offset.is_multiple_of(align_of::<T>()) && offset + size_of::<T>() <= self.len);
-        // SAFETY: inside of the mapping and aligned (just checked, the base is a page), made of atomics, lives as long as self.
+        // SAFETY: inside of the mapping and aligned (just checked, the base is a page), made of
+        // atomics, lives as long as self.
         unsafe { self.base.add(offset).cast::<T>().as_ref() }
     }
 }
@@ -158,10 +162,12 @@ impl core::ops::Deref for WordRef {
 impl Region {
     /// Makes the file of a new region with two rings of `ring` bytes: what a matchmaker gives to both ends.
     ///
-    /// A send is in flight in both directions: it ends when the producer's end has joined ([`crate::pair::Pair::promote`]).
+    /// A send is in flight in both directions: it ends when the producer's end has joined
+    /// ([`crate::pair::Pair::promote`]).
     ///
     /// # Errors
-    /// `EINVAL`: `ring` is no power of two from [`MIN_RING`] to [`MAX_RING`]. Those of memfd_create(2) and ftruncate(2).
+    /// `EINVAL`: `ring` is no power of two from [`MIN_RING`] to [`MAX_RING`]. Those of
+    /// memfd_create(2) and ftruncate(2).
     pub fn create(name: &str, ring: usize) -> Result<OwnedFd, Errno> {
         let len = Self::file_len(ring)?;
         let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -173,8 +179,9 @@ impl Region {
         Ok(file)
     }
 
-    /// Reserves the memory of a region's file. Otherwise each page is accounted for at its first use, and with vm.overcommit_memory 2 a
-    /// process at the limit of committed memory gets SIGBUS there.
+    /// Reserves the memory of a region's file. Otherwise each page is accounted for at its first
+    /// use, and with vm.overcommit_memory 2 a process at the limit of committed memory gets SIGBUS
+    /// there.
     ///
     /// # Errors
     /// Those of fallocate(2): `ENOSPC` without memory.
@@ -270,7 +277,8 @@ impl View {
     }
 }
 
-/// The own words of many connections' sides: memory that the holders share (a child of fork(2) inherits it), and no peer maps.
+/// The own words of many connections' sides: memory that the holders share (a child of fork(2)
+/// inherits it), and no peer maps.
 #[derive(Debug)]
 pub struct SideTable {
     mapping: Mapping,

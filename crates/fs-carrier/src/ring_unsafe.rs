@@ -1,9 +1,11 @@
 //! The ring's bytes.
 //!
 //! 1. A ring is a power of two bytes of a [`Region`](crate::region::Region), which outlives it.
-//! 2. The producer writes free space, under the send lock; the consumer reads published bytes, under the receive lock. The word's
-//!    compare-exchange and the head's release store hand bytes over.
-//! 3. A hostile peer may break rule 2. Then a copy has wrong bytes of its own connection; no address is ever computed from what it wrote.
+//! 2. The producer writes free space, under the send lock; the consumer reads published bytes,
+//!    under the receive lock. The word's compare-exchange and the head's release store hand bytes
+//!    over.
+//! 3. A hostile peer may break rule 2. Then a copy has wrong bytes of its own connection; no
+//!    address is ever computed from what it wrote.
 #![allow(unsafe_code)]
 
 use crate::layout::INLINE;
@@ -48,12 +50,14 @@ mod memory {
         pub(crate) fn write(self, at: Position, bytes: &[u8]) {
             let (offset, first) = self.split(at, bytes.len());
             if bytes.len() == 8 && first == 8 {
-                // SAFETY: 8 bytes from the offset are inside of the ring (`split`), and `bytes` has as many, in private memory.
+                // SAFETY: 8 bytes from the offset are inside of the ring (`split`), and `bytes` has
+                // as many, in private memory.
                 unsafe { copy_8(bytes.as_ptr(), self.base.add(offset).as_ptr()) };
                 return;
             }
-            // SAFETY: `first` bytes from the offset and the rest from 0 are inside of the ring (`split`). `bytes` is private memory, so the
-            // ranges do not overlap. Concurrent access: rules 2 and 3 above.
+            // SAFETY: `first` bytes from the offset and the rest from 0 are inside of the ring
+            // (`split`). `bytes` is private memory, so the ranges do not overlap. Concurrent
+            // access: rules 2 and 3 above.
             unsafe {
                 core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(offset).as_ptr(), first);
                 core::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), self.base.as_ptr(), bytes.len() - first);
@@ -140,7 +144,8 @@ mod cells {
     }
 }
 
-/// Asks for a line that is about to be written, while the caller does something else: 100 to 150 ns if another processor has it.
+/// Asks for a line that is about to be written, while the caller does something else: 100 to 150 ns
+/// if another processor has it.
 #[inline]
 pub(crate) fn prefetch_for_write<T>(place: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -9,17 +9,21 @@ use crate::crowd::Crowd;
 use crate::kernel::Machine;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Vain spins in a row after which most waits sleep at once. More: CPU for a peer that thinks; fewer: one late answer ends the spinning.
+/// Vain spins in a row after which most waits sleep at once. More: CPU for a peer that thinks;
+/// fewer: one late answer ends the spinning.
 const VAIN_LOOKS: u32 = 4;
-/// Number of waits without a spin, after which one wait spins again. More: slower to notice that the peer answers promptly again; fewer:
-/// CPU.
+/// Number of waits without a spin, after which one wait spins again. More: slower to notice that
+/// the peer answers promptly again; fewer: CPU.
 const RETRY: u32 = 32;
-/// Additional time of a spin per hot connection in nanoseconds, for a wait on several connections: the cost for both ends if bytes pass
-/// through the kernel (two system calls, TCP_INFO). A spin that is as long as what it saves is at most twice as dear as the better of
-/// both. More: CPU for peers that think; fewer: a server's and a client's turns over 50 connections, 100 µs each, end the use of the rings.
+/// Additional time of a spin per hot connection in nanoseconds, for a wait on several connections:
+/// the cost for both ends if bytes pass through the kernel (two system calls, TCP_INFO). A spin
+/// that is as long as what it saves is at most twice as dear as the better of both. More: CPU for
+/// peers that think; fewer: a server's and a client's turns over 50 connections, 100 µs each, end
+/// the use of the rings.
 const NS_PER_HOT: u32 = 2_000;
-/// Maximum number of hot connections that extend a spin. More: a thread with thousands of connections spins for more than 2 ms; fewer: with
-/// 1,000 clients, each end's turn over all of them takes longer than the other's spin, so both sleep, and the kernel carries.
+/// Maximum number of hot connections that extend a spin. More: a thread with thousands of
+/// connections spins for more than 2 ms; fewer: with 1,000 clients, each end's turn over all of
+/// them takes longer than the other's spin, so both sleep, and the kernel carries.
 const MAX_HOT: usize = 1024;
 /// Reads of the words between two reads of the clock.
 const LOOKS_PER_READING: u32 = 16;

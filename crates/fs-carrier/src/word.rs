@@ -1,14 +1,15 @@
 //! `W`, the word of a direction: which carrier is in use, and up to where the ring is written.
 //!
-//! Every change of it is one compare-exchange, so "bytes were published" and "the reader is about to sleep" cannot both succeed.
-//! That is why the rules need no full fence.
+//! Every change of it is one compare-exchange, so "bytes were published" and "the reader is about
+//! to sleep" cannot both succeed. That is why the rules need no full fence.
 //!
 //! ```text
 //!  bit 63                  16 15        10 9        4  3    2      1       0
 //! |          tail           |   inline   |     I     | - |  G   |  Q   |  ring  |
 //! ```
 //!
-//! `ring` is the complement of the design's `M`: memory of zeros, as a new or a punched file has it, means that the kernel carries.
+//! `ring` is the complement of the design's `M`: memory of zeros, as a new or a punched file has
+//! it, means that the kernel carries.
 
 use crate::position::Position;
 use crate::sync::{AtomicU64, Ordering};
@@ -31,8 +32,8 @@ pub const MAX_IN_FLIGHT: u32 = 63;
 pub struct Snapshot(u64);
 
 impl Snapshot {
-    /// The word of a new region: the kernel carries, and one send is in flight, which is all that the producer sends before it joins.
-    /// No message has such a length that is in the line.
+    /// The word of a new region: the kernel carries, and one send is in flight, which is all that
+    /// the producer sends before it joins. No message has such a length that is in the line.
     #[cfg(not(all(loom, test)))]
     pub(crate) const NOT_JOINED: u64 = IN_FLIGHT_ONE | INLINE;
 
@@ -85,7 +86,8 @@ impl Snapshot {
         self.0 & PINNED != 0
     }
 
-    /// Returns whether the kernel carries and nobody has asked for another carrier: what may arrive, arrives in the kernel.
+    /// Returns whether the kernel carries and nobody has asked for another carrier: what may
+    /// arrive, arrives in the kernel.
     #[inline]
     #[must_use]
     pub fn is_kernel_only(self) -> bool {
@@ -162,8 +164,8 @@ impl Word {
         self.0.compare_exchange(seen.0, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// P1: publishes `len` bytes behind the tail, of which `inline` stand in the line too. Fails if the carrier has changed, and then
-    /// nothing was published.
+    /// P1: publishes `len` bytes behind the tail, of which `inline` stand in the line too. Fails if
+    /// the carrier has changed, and then nothing was published.
     #[inline]
     pub fn publish(&self, seen: Snapshot, len: usize, inline: usize) -> bool {
         let tail = seen.tail().advance(len as u64);

@@ -34,7 +34,8 @@ impl ControlArgs {
         Ok(Path::new(&runtime).join(USER_CONTROL))
     }
 
-    /// Returns the socket of the daemon that serves this user, if one does: the named one, else its own, else the system's.
+    /// Returns the socket of the daemon that serves this user, if one does: the named one, else its
+    /// own, else the system's.
     pub(crate) fn running(&self) -> Option<PathBuf> {
         let system = self.named().is_none().then(|| PathBuf::from(SYSTEM_CONTROL));
         // Services have no runtime directory, so they use the system's daemon.

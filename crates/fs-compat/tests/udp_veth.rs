@@ -80,7 +80,8 @@ fn datagrams_beyond_the_mtu_both_ways() {
     echoing.join().unwrap();
 }
 
-/// Answers a datagram with 3000 bytes in datagrams of 1200 by one call (UDP_SEGMENT): one packet on veth. Each has the ECN mark ECT(0).
+/// Answers a datagram with 3000 bytes in datagrams of 1200 by one call (UDP_SEGMENT): one packet on
+/// veth. Each has the ECN mark ECT(0).
 const SEGMENTS: &str = "import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(('10.89.0.2', 53))

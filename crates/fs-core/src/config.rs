@@ -40,8 +40,8 @@ pub struct StackConfig {
     /// connections, before the table is used. A runtime requests huge pages there: each
     /// connection's next segment touches a page that has not been used for a while.
     pub large_table: Option<fn(*const u8, usize)>,
-    /// Sockets may be bound to any unicast address (Linux: `ip_nonlocal_bind`): the runtime has had the kernel check that it is one of
-    /// the host's, of another interface or loopback too.
+    /// Sockets may be bound to any unicast address (Linux: `ip_nonlocal_bind`): the runtime has had
+    /// the kernel check that it is one of the host's, of another interface or loopback too.
     pub nonlocal_bind: bool,
 }
 

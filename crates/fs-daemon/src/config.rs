@@ -256,7 +256,8 @@ impl Config {
         self.wire.as_ref()
     }
 
-    /// Parses a file. `uid` returns the number of a user's name. Also returns the directory of policies, and the line that names it.
+    /// Parses a file. `uid` returns the number of a user's name. Also returns the directory of
+    /// policies, and the line that names it.
     fn parse(text: &str, uid: &dyn Fn(&str) -> Option<u32>) -> Result<(Self, Option<(usize, PathBuf)>), String> {
         refuse_former(text)?;
         let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;

@@ -8,16 +8,17 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 /// unit file has the same.
 const NEEDED: CapabilitySet = CapabilitySet::empty();
 
-/// Capabilities that a relay needs: AF_XDP with its program and device, and the BPF programs for clients' names. The unit file has none of
-/// these; docs/OPERATING.md has a drop-in.
+/// Capabilities that a relay needs: AF_XDP with its program and device, and the BPF programs for
+/// clients' names. The unit file has none of these; docs/OPERATING.md has a drop-in.
 const FOR_WIRE: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::IPC_LOCK);
 
-/// Capabilities that shared devices need: device pairs, each in a network namespace of its own (SYS_ADMIN), the BPF programs, AF_XDP
-/// sockets over programs' memory, and low ports for root in another namespace. The unit file has none of these either.
+/// Capabilities that shared devices need: device pairs, each in a network namespace of its own
+/// (SYS_ADMIN), the BPF programs, AF_XDP sockets over programs' memory, and low ports for root in
+/// another namespace. The unit file has none of these either.
 const FOR_DEVICES: CapabilitySet = FOR_WIRE.union(CapabilitySet::SYS_ADMIN).union(CapabilitySet::NET_BIND_SERVICE);
 
 /// Drops the capabilities that the daemon does not need, permanently and also for programs that it
@@ -36,8 +37,8 @@ pub fn confine(wire: bool, devices: bool) -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)?;
     for capability in CapabilitySet::all().difference(needed).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // EPERM: the process is not root, and programs that it executes get no capabilities either. EINVAL: the kernel does not know
-            // the capability.
+            // EPERM: the process is not root, and programs that it executes get no capabilities
+            // either. EINVAL: the kernel does not know the capability.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(error) => return Err(error),
         }

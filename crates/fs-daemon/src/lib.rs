@@ -1,7 +1,7 @@
 //! The daemon: a process that matches the two ends of connections, so that both get a ring.
 //!
-//! It is in no connection's data path, and its end costs new rings and nothing else (`docs/PRELOAD.md`, The daemon). The program is
-//! `fastsock up` (`fs-cli`).
+//! It is in no connection's data path, and its end costs new rings and nothing else
+//! (`docs/PRELOAD.md`, The daemon). The program is `fastsock up` (`fs-cli`).
 //!
 //! | module | what it is |
 //! |---|---|

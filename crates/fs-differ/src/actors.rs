@@ -100,7 +100,8 @@ impl Maker {
                 }
                 20..24 if limited.is_some() => {}
                 20..22 if self.has_watched_ones_closed() => {}
-                // A connection with unread ring bytes is reset, and a step that waits for them is not drained (docs/PRELOAD.md).
+                // A connection with unread ring bytes is reset, and a step that waits for them is
+                // not drained (docs/PRELOAD.md).
                 20..22 if self.blocking && profile == "ring" => {}
                 20..22 if !mixed => {
                     for slot in 0..SLOTS {

@@ -53,8 +53,9 @@ impl Maker {
         self.push(Call::Send, &[slot as i32, form, length, flags]);
     }
 
-    /// Returns whether urgent data was sent. The kernel drops an urgent byte that is the next one to be read when another one arrives; bytes
-    /// before it in a ring are none of the kernel's (docs/PRELOAD.md, what is open).
+    /// Returns whether urgent data was sent. The kernel drops an urgent byte that is the next one
+    /// to be read when another one arrives; bytes before it in a ring are none of the kernel's
+    /// (docs/PRELOAD.md, what is open).
     fn has_urgent(&self) -> bool {
         self.steps.iter().any(|step| step.call == Call::Send && step.args[3] & libc::MSG_OOB != 0)
     }

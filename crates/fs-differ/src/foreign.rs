@@ -1,5 +1,5 @@
-//! Generates programs whose calls reach the kernel in several ways: by functions of the C library, by syscall(2), AIO, io_uring, and the
-//! processor's own instruction.
+//! Generates programs whose calls reach the kernel in several ways: by functions of the C library,
+//! by syscall(2), AIO, io_uring, and the processor's own instruction.
 
 use crate::generate::{Maker, SlotContent};
 use crate::program::{Call, Mode, SLOTS};
@@ -11,9 +11,10 @@ const URING: [i32; 2] = [9, 8];
 const DIRECT: [i32; 2] = [10, 9];
 
 impl Maker {
-    /// A connection whose first bytes at both ends go by the instruction may have such calls at any time: a library that counts notices
-    /// it, and leaves the connection alone. Others have none, since bytes that a ring carries cannot be ordered with them
-    /// (docs/LIMITS.md). AIO and io_uring come when nothing is unread, which a library may have and they would not find.
+    /// A connection whose first bytes at both ends go by the instruction may have such calls at any
+    /// time: a library that counts notices it, and leaves the connection alone. Others have none,
+    /// since bytes that a ring carries cannot be ordered with them (docs/LIMITS.md). AIO and
+    /// io_uring come when nothing is unread, which a library may have and they would not find.
     pub(crate) fn foreign(&mut self) -> Mode {
         // A process that has used io_uring has no rings any more, so each program has a process of its own.
         self.listener();

@@ -349,7 +349,8 @@ impl Maker {
         self.accept();
     }
 
-    /// Sends and receives each way on the newest connection whose two ends this process has, so that both rings are used from then on.
+    /// Sends and receives each way on the newest connection whose two ends this process has, so
+    /// that both rings are used from then on.
     pub(crate) fn warm(&mut self) {
         let Some((client, server)) = self.newest_pair() else { return };
         for (from, to) in [(client, server), (server, client), (client, server)] {

@@ -303,7 +303,8 @@ fn signature(allowed: &Allowed, program: &Program, kernel: &Trace, ours: &Trace)
             continue;
         }
         let (one, other) = (one.map_or("nothing", |text| text), other.map_or("nothing", |text| text));
-        // The rings' events come before the kernel's: which come first is not compared, and where not all had a place, which are left.
+        // The rings' events come before the kernel's: which come first is not compared, and where
+        // not all had a place, which are left.
         if step.call == Call::Wait && (others_are_left || sorted(one) == sorted(other)) {
             continue;
         }

@@ -30,7 +30,8 @@ impl Maker {
         }
         let pairs = 2 + self.random.below(5);
         let has_rings = self.random.percent(70);
-        // Without a place for it, an event of the kernel's joins its ring's in a later call, as a second edge (docs/PRELOAD.md, E4).
+        // Without a place for it, an event of the kernel's joins its ring's in a later call, as a
+        // second edge (docs/PRELOAD.md, E4).
         let has_edges = self.random.percent(60);
         for pair in 0..pairs {
             self.join(ENDS + 2 * pair, family, host, has_rings);

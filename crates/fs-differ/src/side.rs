@@ -92,8 +92,8 @@ impl Side {
         self.restart();
     }
 
-    /// Ends the runner, and returns how many connections were promoted and how many sends went by their rings, by its counters. Actors
-    /// that were killed leave none.
+    /// Ends the runner, and returns how many connections were promoted and how many sends went by
+    /// their rings, by its counters. Actors that were killed leave none.
     pub fn carried(&mut self) -> [u64; 2] {
         self.retire();
         let text = std::fs::read_to_string(self.dir.join(REPORT)).unwrap_or_default();

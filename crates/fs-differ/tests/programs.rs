@@ -153,7 +153,8 @@ fn programs_with_signals_end_in_any_order() {
     assert!(threads > 10_000, "{threads}");
 }
 
-/// Servers accept exactly as many connections as are made, and no poller spins over an event that another thread handles.
+/// Servers accept exactly as many connections as are made, and no poller spins over an event that
+/// another thread handles.
 #[test]
 fn event_loops_end() {
     let mut connections = 0;

@@ -1,9 +1,9 @@
 //! Models of the carrier's rules (`docs/PRELOAD.md`), explored in every order of steps, with a
 //! death at any step.
 //!
-//! [`explore`] visits every state that can be reached. [`carrier`] is one direction of a promoted connection, [`carrier_set`] an epoll
-//! set with two. [`listener`] has listeners that accept from their core and from the kernel
-//! (`docs/CARRIERS.md`).
+//! [`explore`] visits every state that can be reached. [`carrier`] is one direction of a promoted
+//! connection, [`carrier_set`] an epoll set with two. [`listener`] has listeners that accept from
+//! their core and from the kernel (`docs/CARRIERS.md`).
 
 pub mod carrier;
 pub mod carrier_set;

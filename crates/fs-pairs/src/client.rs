@@ -4,8 +4,9 @@
 //! calls, or none. Without a service, [`Client::offer`] only tries to connect to one, once a
 //! second.
 //!
-//! The descriptor of the connection is one of the program's. It has a high number, is closed by exec(2), and is checked before each
-//! use: a program that closes all of its descriptors ends the connection and nothing else.
+//! The descriptor of the connection is one of the program's. It has a high number, is closed by
+//! exec(2), and is checked before each use: a program that closes all of its descriptors ends the
+//! connection and nothing else.
 
 #[cfg(test)]
 mod tests;
@@ -28,13 +29,14 @@ use rustix::process::{Resource, geteuid, getpid, getrlimit};
 use crate::message::{Answer, LEN, Number, Reason, Request};
 use crate::sys::{Quiet, Weak, credentials, receive};
 
-/// The time between two attempts to find a service. Longer: connections wait longer for a service that has come back. Shorter: a failed
-/// connect(2), about 2 µs, more often.
+/// The time between two attempts to find a service. Longer: connections wait longer for a service
+/// that has come back. Shorter: a failed connect(2), about 2 µs, more often.
 const ATTEMPT_NS: u64 = 1_000_000_000;
-/// Offers that may be unanswered. A service that does not run (SIGSTOP) has their duplicates, so the kernel does not end these
-/// connections when the program closes them: about 280 at most, which fill its queue. More: more memory. Fewer: a program that opens many
-/// at once has fewer promoted, as its offers miss those of the other ends: with 64, one in 13 of 1,000 connections of redis-benchmark
-/// was promoted after 1 s.
+/// Offers that may be unanswered. A service that does not run (SIGSTOP) has their duplicates, so
+/// the kernel does not end these connections when the program closes them: about 280 at most, which
+/// fill its queue. More: more memory. Fewer: a program that opens many at once has fewer promoted,
+/// as its offers miss those of the other ends: with 64, one in 13 of 1,000 connections of
+/// redis-benchmark was promoted after 1 s.
 const UNANSWERED: u32 = 1024;
 /// Numbers of [`Client::forget`] that were not sent to the service yet. Beyond them a number is lost:
 /// the service keeps its row, and counts its ends, until the process ends. It takes as many closes by
@@ -44,8 +46,8 @@ const UNTOLD: usize = 64;
 /// Processes with a lower descriptor limit get no connection to the service, because it would take
 /// a number that they may need.
 const FEWEST: u64 = 64;
-/// The connection's descriptor number is at least three quarters of the limit, and at most this: a larger number makes the kernel's table of the
-/// process larger.
+/// The connection's descriptor number is at least three quarters of the limit, and at most this: a
+/// larger number makes the kernel's table of the process larger.
 const HIGHEST: u64 = 960;
 /// Buffer for /proc/self/status: about 1.5 KiB and a list of groups, whose end is not needed.
 const STATUS: usize = 4096;
@@ -77,8 +79,9 @@ pub enum Offered {
 
 /// A process's connection to the match service.
 ///
-/// All calls may be made by several threads at once, and by signal handlers. After fork(2) the child makes a connection of its own. A child of
-/// vfork(2), which uses its parent's memory, must not call.
+/// All calls may be made by several threads at once, and by signal handlers. After fork(2) the
+/// child makes a connection of its own. A child of vfork(2), which uses its parent's memory, must
+/// not call.
 #[derive(Debug)]
 pub struct Client {
     path: SocketAddrUnix,
@@ -199,7 +202,8 @@ impl Client {
         Some(answered)
     }
 
-    /// Handles a match whose region this process cannot take. Without the message, the service would keep the pair until the process ends.
+    /// Handles a match whose region this process cannot take. Without the message, the service
+    /// would keep the pair until the process ends.
     fn give_back(&self, number: Number) -> Offered {
         self.forget(number);
         Offered::Refused { number, reason: Reason::Failed }

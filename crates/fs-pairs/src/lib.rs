@@ -1,4 +1,5 @@
-//! The match service: it finds the two ends of a kernel TCP connection among the processes of a host, and gives both one carrier region.
+//! The match service: it finds the two ends of a kernel TCP connection among the processes of a
+//! host, and gives both one carrier region.
 //!
 //! A process offers a duplicate of a socket's descriptor. The service reads from the kernel what
 //! the socket is, waits a moment for an offer whose addresses mirror it, and gives both processes

@@ -14,7 +14,8 @@
 //! 0       4      5      6       8        16       24       32
 //! | magic | kind | what | zeros | number | first  | second |
 //! ```
-//! All integers are in the machine's byte order. Decoding takes the bytes for hostile: it returns nothing instead of a panic.
+//! All integers are in the machine's byte order. Decoding takes the bytes for hostile: it returns
+//! nothing instead of a panic.
 
 use fs_carrier::exact::Carried;
 use fs_carrier::region::{End, MAX_RING, MIN_RING};

@@ -1,7 +1,8 @@
 //! The answers to one process, which may read them later than they are made.
 //!
-//! The two ends of many connections are matched as fast as one end offers them. The other end's process may be off its processor for that
-//! time: its socket takes about 280 answers, and the others wait here.
+//! The two ends of many connections are matched as fast as one end offers them. The other end's
+//! process may be off its processor for that time: its socket takes about 280 answers, and the
+//! others wait here.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +14,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use crate::closing::Foreign;
 use crate::message::{Answer, Number, Reason};
 
-/// Answers that wait, as many as offers of a process may. More: memory for a process that does not read. Fewer: a process with as many
-/// connections is disconnected, and looks for the service again after a second.
+/// Answers that wait, as many as offers of a process may. More: memory for a process that does not
+/// read. Fewer: a process with as many connections is disconnected, and looks for the service again
+/// after a second.
 const WAITING: usize = 1024;
 
 /// A client's socket, and the answers that it has no space for.
@@ -78,8 +80,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// The client has ended this offer or pair. It still gets its answer, because it counts them, and no file waits for a pair that has
-    /// ended.
+    /// The client has ended this offer or pair. It still gets its answer, because it counts them,
+    /// and no file waits for a pair that has ended.
     pub(crate) fn withdraw(&mut self, number: Number) {
         if let Some((answer, file)) = self.waiting.iter_mut().find(|(answer, _)| answer.number() == number) {
             (*answer, *file) = (refused(*answer, Reason::NoPeer), None);

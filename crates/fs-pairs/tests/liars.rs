@@ -1,6 +1,7 @@
-//! Random clients that lie, next to honest ones: messages with changed bytes, of other lengths and out
-//! of order, descriptors that are missing, too many or of another kind, sockets whose lock is held,
-//! answers that nobody reads, and disconnects at every step. The honest ones are served, limits hold, and nothing is left.
+//! Random clients that lie, next to honest ones: messages with changed bytes, of other lengths and
+//! out of order, descriptors that are missing, too many or of another kind, sockets whose lock is
+//! held, answers that nobody reads, and disconnects at every step. The honest ones are served,
+//! limits hold, and nothing is left.
 //!
 //! A failure prints its seed: `SEED=N cargo test -p fs-pairs --test liars -- --include-ignored` plays
 //! that one alone. SECONDS sets the duration of the long test (60).
@@ -29,8 +30,8 @@ use rustix::net::{
     SocketType,
 };
 
-/// Small, so that the liars reach them: in some programs offers wait for long, and the liars have more connections than they may have offers or
-/// rings.
+/// Small, so that the liars reach them: in some programs offers wait for long, and the liars have
+/// more connections than they may have offers or rings.
 const LIMITS: Limits =
     Limits { wait: Duration::from_millis(250), offers_of_process: 8, offers: 32, ends: 64, clients: 32 };
 /// Messages of a flood, some times as many as a socket's queue has room for.

@@ -1,7 +1,8 @@
 //! The start of a child process.
 //!
-//! A child process notices by itself that it is one: a page that the kernel wipes on fork (MADV_WIPEONFORK) reads as zeros. This covers
-//! fork(2), clone(2), forkpty(3), daemon(3) and raw system calls, and a child that touches no socket of the library does nothing.
+//! A child process notices by itself that it is one: a page that the kernel wipes on fork
+//! (MADV_WIPEONFORK) reads as zeros. This covers fork(2), clone(2), forkpty(3), daemon(3) and raw
+//! system calls, and a child that touches no socket of the library does nothing.
 
 use crate::slot::Kind;
 use crate::sys::wiped;

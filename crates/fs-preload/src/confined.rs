@@ -1,10 +1,14 @@
-//! A process that confines itself (seccomp): from then on the library makes no system call that the application does not make.
+//! A process that confines itself (seccomp): from then on the library makes no system call that the
+//! application does not make.
 //!
-//! Before the filter is in place, every socket is pinned, the connection to the match service is closed, and all that has no unread ring
-//! bytes is forgotten. Sockets with such bytes stay in the table until these are read: a copy, and no system call. What a ring needs the
-//! kernel for otherwise is left out: questions about addresses, counts and events, yields, signal masks, and memory that could be freed.
+//! Before the filter is in place, every socket is pinned, the connection to the match service is
+//! closed, and all that has no unread ring bytes is forgotten. Sockets with such bytes stay in the
+//! table until these are read: a copy, and no system call. What a ring needs the kernel for
+//! otherwise is left out: questions about addresses, counts and events, yields, signal masks, and
+//! memory that could be freed.
 //!
-//! A filter from before the program's start, such as that of a container, says nothing of itself: the library makes its calls under it.
+//! A filter from before the program's start, such as that of a container, says nothing of itself:
+//! the library makes its calls under it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

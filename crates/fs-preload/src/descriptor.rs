@@ -257,8 +257,9 @@ pub(crate) fn duplicated(old: RawFd, new: RawFd) {
 
 /// The next image of this process, or a child's, inherits what exec(2) does not close.
 ///
-/// A connection is reset if its ring has unread bytes that the next image would miss: if no other process has the socket, or if it is a
-/// standard stream. A child of fork(2) that leaves its parent's sockets open by accident resets nothing.
+/// A connection is reset if its ring has unread bytes that the next image would miss: if no other
+/// process has the socket, or if it is a standard stream. A child of fork(2) that leaves its
+/// parent's sockets open by accident resets nothing.
 pub(crate) fn before_exec() {
     set::tell_all();
     table::for_each(|fd, slot| {

@@ -1,9 +1,11 @@
 //! libfastsock.so (LD_PRELOAD): connections of unmodified programs get rings in shared memory.
 //!
-//! Every descriptor of the application is a real kernel socket. The library counts the data calls on a new TCP socket, offers it to the
-//! match service after a few calls in each direction, and from then on the socket may have an [`fs_carrier::pair::Pair`]. Each exported
-//! function asks one question first: is this descriptor promoted? If it is not, the C library's function is called with the caller's
-//! own arguments. `docs/PRELOAD.md` has the table of what each call does with a promoted descriptor.
+//! Every descriptor of the application is a real kernel socket. The library counts the data calls
+//! on a new TCP socket, offers it to the match service after a few calls in each direction, and
+//! from then on the socket may have an [`fs_carrier::pair::Pair`]. Each exported function asks one
+//! question first: is this descriptor promoted? If it is not, the C library's function is called
+//! with the caller's own arguments. `docs/PRELOAD.md` has the table of what each call does with a
+//! promoted descriptor.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -24,8 +26,9 @@
 //! Rules of this crate:
 //! 1. A call that goes to the C library while the thread may be cancelled holds nothing that has a destructor.
 //! 2. No memory of malloc(3): a data call may run in a signal handler (`sys::heap`).
-//! 3. Variadic C functions (`fcntl`, `ioctl`, `syscall`) are defined with the number of arguments that they read: on x86-64 and aarch64
-//!    Linux, variable arguments of integer class travel like fixed ones.
+//! 3. Variadic C functions (`fcntl`, `ioctl`, `syscall`) are defined with the number of arguments
+//!    that they read: on x86-64 and aarch64 Linux, variable arguments of integer class travel like
+//!    fixed ones.
 
 #![cfg_attr(test, allow(dead_code, reason = "the exported symbols are left out of a test"))]
 

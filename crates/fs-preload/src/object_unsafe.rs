@@ -1,9 +1,10 @@
 //! Objects that promoted numbers refer to, and references to them.
 //!
-//! An object is freed when no slot and no call refers to it. Its memory is used for objects only, ever, so a thread that has read a
-//! pointer too early may still look at the count.
+//! An object is freed when no slot and no call refers to it. Its memory is used for objects only,
+//! ever, so a thread that has read a pointer too early may still look at the count.
 //!
-//! A reference has no destructor: a thread that is cancelled, or jumps out of a call, leaves the object behind. That costs a mapping.
+//! A reference has no destructor: a thread that is cancelled, or jumps out of a call, leaves the
+//! object behind. That costs a mapping.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fs_carrier::{Crowd, Pacing};
 
-/// Data calls in each direction after which a socket is offered. More: short connections stay the kernel's, and fewer sockets are passed
-/// to the service. Fewer: connections that carry one request cost a promotion.
+/// Data calls in each direction after which a socket is offered. More: short connections stay the
+/// kernel's, and fewer sockets are passed to the service. Fewer: connections that carry one request
+/// cost a promotion.
 const CALLS_BEFORE_OFFER: u32 = 4;
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -39,8 +40,9 @@ pub(crate) fn begin_generation() {
 
 static CALLS: AtomicU32 = AtomicU32::new(CALLS_BEFORE_OFFER);
 
-/// Sets the number of data calls in each direction before an offer. 0, for tests: a socket is offered at its birth, calls that depend on
-/// the service's answer wait for it, and rings are used whenever the rules allow it.
+/// Sets the number of data calls in each direction before an offer. 0, for tests: a socket is
+/// offered at its birth, calls that depend on the service's answer wait for it, and rings are used
+/// whenever the rules allow it.
 pub(crate) fn set_calls_before_offer(calls: u32) {
     CALLS.store(calls, Ordering::Relaxed);
 }

@@ -26,7 +26,8 @@ use crate::sys::kernel::Fd;
 use crate::table;
 use crate::{confined, process, report};
 
-/// Offers of one process that wait for an answer or for their socket's next call. The client allows as many unanswered ones.
+/// Offers of one process that wait for an answer or for their socket's next call. The client allows
+/// as many unanswered ones.
 const OUTSTANDING: usize = 1024;
 /// Sides in one page.
 const SIDES: usize = 32;
@@ -375,7 +376,8 @@ fn build(fd: RawFd, slot: &Slot, region: Region, end: End, side: SideRef, number
         return None;
     }
     let flags = rustix::fs::fcntl_getfl(kernel.borrow()).ok()?;
-    // Options that the socket had at its birth. Those that are set later leave it to the kernel (`sys/exports/control.rs`).
+    // Options that the socket had at its birth. Those that are set later leave it to the kernel
+    // (`sys/exports/control.rs`).
     if flags.bits() & libc::O_ASYNC.cast_unsigned() != 0 || keeping_errno(|| kernel.has_unusual_options()) {
         return None;
     }

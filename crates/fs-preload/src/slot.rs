@@ -7,8 +7,9 @@ use fs_carrier::exact::Carried;
 use crate::object::Reference;
 use crate::process;
 
-/// Rounds of [`std::hint::spin_loop`] or yields in which a thread waits for another one's promotion of the same socket. A promotion takes
-/// some 10 µs. More: a promotion that was jumped out of blocks for longer; fewer: promotions are lost to a busy processor.
+/// Rounds of [`std::hint::spin_loop`] or yields in which a thread waits for another one's promotion
+/// of the same socket. A promotion takes some 10 µs. More: a promotion that was jumped out of
+/// blocks for longer; fewer: promotions are lost to a busy processor.
 const ROUNDS: u32 = 10_000;
 /// The kind of file that a number refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,7 +45,8 @@ pub(crate) struct Membership {
     pub(crate) id: u64,
     /// The registered number. Two numbers of one socket are two registrations.
     pub(crate) fd: RawFd,
-    /// The process's generation. In a child, `set` and `member` are the parent's, in which one of its threads may have been.
+    /// The process's generation. In a child, `set` and `member` are the parent's, in which one of
+    /// its threads may have been.
     pub(crate) generation: u32,
     pub(crate) set: Arc<Set<Fd>>,
     pub(crate) member: Arc<Member<Fd>>,
@@ -134,8 +135,9 @@ impl Socket {
     /// Handles the application's TCP_NODELAY. The kernel's option stays set as long as the ring may
     /// carry.
     ///
-    /// Nagle's algorithm holds a small segment back until the one before is acknowledged. The kernel acknowledges at once if the receiver
-    /// answers by the same connection; an answer by the ring leaves it to the timer of 40 ms (`TCP_DELACK_MIN`, <net/tcp.h>).
+    /// Nagle's algorithm holds a small segment back until the one before is acknowledged. The
+    /// kernel acknowledges at once if the receiver answers by the same connection; an answer by the
+    /// ring leaves it to the timer of 40 ms (`TCP_DELACK_MIN`, <net/tcp.h>).
     pub(crate) fn set_nodelay(&self, nodelay: bool) {
         self.nodelay.store(nodelay, Ordering::Relaxed);
         if !nodelay && self.epoch.load(Ordering::Relaxed) != PINNED {
@@ -144,14 +146,15 @@ impl Socket {
         }
     }
 
-    /// E6 for the application's TCP_CORK: the kernel is told before it gets bytes. A program that corks each answer saves two system calls.
-    /// Returns false if the kernel has to be told now.
+    /// E6 for the application's TCP_CORK: the kernel is told before it gets bytes. A program that
+    /// corks each answer saves two system calls. Returns false if the kernel has to be told now.
     pub(crate) fn defer_cork(&self, corks: bool) -> bool {
         let kernel = self.pair.kernel();
         if !corks {
             return kernel.forget_cork();
         }
-        // The end of TCP_CORK also sends what MSG_MORE holds back. The kernel holds nothing back as long as the ring carries (P6).
+        // The end of TCP_CORK also sends what MSG_MORE holds back. The kernel holds nothing back as
+        // long as the ring carries (P6).
         let ring_carries = || !self.pair.words()[0].kernel_carries();
         if !self.is_current() || !ring_carries() {
             kernel.corks();
@@ -380,7 +383,8 @@ impl Socket {
         .unwrap_or(false)
     }
 
-    /// Returns whether the kernel may not have been told of an epoll_ctl(2) of this socket. [`set::tell`](crate::set::tell) tells it.
+    /// Returns whether the kernel may not have been told of an epoll_ctl(2) of this socket.
+    /// [`set::tell`](crate::set::tell) tells it.
     pub(crate) fn is_untold(&self) -> bool {
         let generation = process::generation();
         let is_untold = |all: &mut Vec<Membership>| {

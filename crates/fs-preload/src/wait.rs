@@ -191,8 +191,9 @@ fn wait_for_all(
             Ok(n)
         })
     })?;
-    // A call reports all that is ready. Where the rings have something, the kernel may not have been asked about the others.
-    // Of a connection whose peer has ended its stream, the kernel has more to say than the ring.
+    // A call reports all that is ready. Where the rings have something, the kernel may not have
+    // been asked about the others. Of a connection whose peer has ended its stream, the kernel has
+    // more to say than the ring.
     let is_whole = |watched: &&Watched<'_, Fd>| watched.is_ready() && !watched.has_end();
     let are_all_ready = ready(list, watched).filter(|place| !arrays.wants_more(*place)).count() == list.len
         && watched.iter().filter(is_whole).count() == watched.len();

@@ -8,9 +8,9 @@
 //! Parts: [`rng`] (randomness), [`pattern`] (bytes that can be checked at any offset), [`link`]
 //! (loss, delay and queues), [`topology`] (links and routers), [`change`] (changes during a run),
 //! [`pool_unsafe`] (frames with enforced access rules), [`plan`] (scripts of connections), [`conn`]
-//! (applications that run them), [`reading`] (slow readers), [`host`], [`world`] (the clock and the oracle), [`wire`] (rules
-//! for every packet), [`police`] (TCP's rules on the wire), [`scenario`] (named worlds),
-//! [`measure`] (goodput and fairness of long flows), [`pcap`], [`digest`], [`rss`].
+//! (applications that run them), [`reading`] (slow readers), [`host`], [`world`] (the clock and the
+//! oracle), [`wire`] (rules for every packet), [`police`] (TCP's rules on the wire), [`scenario`]
+//! (named worlds), [`measure`] (goodput and fairness of long flows), [`pcap`], [`digest`], [`rss`].
 
 pub mod change;
 pub mod conn;

@@ -1,4 +1,5 @@
-//! Runs of segments leave as one packet, and the peer has every segment as it was: on veth, over AF_XDP, AF_PACKET and TAP.
+//! Runs of segments leave as one packet, and the peer has every segment as it was: on veth, over
+//! AF_XDP, AF_PACKET and TAP.
 
 mod support;
 
@@ -85,8 +86,8 @@ fn batches(framing: Framing, mtu: usize) -> Vec<Batch> {
     all
 }
 
-/// What a packet is compared by: the kernel increments the identification of IPv4 from segment to segment (it means nothing with Don't
-/// Fragment, RFC 6864), and so changes the IP checksum.
+/// What a packet is compared by: the kernel increments the identification of IPv4 from segment to
+/// segment (it means nothing with Don't Fragment, RFC 6864), and so changes the IP checksum.
 fn comparable(flow: Flow, mut packet: Vec<u8>) -> Vec<u8> {
     let (network, transport) = (flow.network(), flow.transport());
     if !flow.v6 {
@@ -129,8 +130,8 @@ fn arrived(
     (segments, packets)
 }
 
-/// The packets in as few frames as possible. `unfinished`: their checksums are left to the device, as the engine does where a link
-/// finishes them.
+/// The packets in as few frames as possible. `unfinished`: their checksums are left to the device,
+/// as the engine does where a link finishes them.
 fn frames(end: &mut End, packets: &[(Flow, Vec<u8>)], unfinished: bool) -> Vec<TxFrame> {
     let one = |(flow, packet): &(Flow, Vec<u8>)| {
         let mut packet = packet.clone();
@@ -315,8 +316,8 @@ fn tso_is_switched_under_a_flow() {
     peer.close();
 }
 
-/// A queue in front of the device that is full: what the kernel does not take stays in the batch, is tried again after a pause, and
-/// arrives once, in order.
+/// A queue in front of the device that is full: what the kernel does not take stays in the batch,
+/// is tried again after a pause, and arrives once, in order.
 #[test]
 fn what_the_kernel_does_not_take_stays() {
     if skipped_without_root("a full queueing discipline") {
@@ -386,8 +387,8 @@ fn what_the_kernel_does_not_take_stays() {
     }
 }
 
-/// Where the host drops a packet at egress, the error is that of a full queue. The packets of other flows do not wait for it, also if such
-/// packets come again and again.
+/// Where the host drops a packet at egress, the error is that of a full queue. The packets of other
+/// flows do not wait for it, also if such packets come again and again.
 #[test]
 fn packets_behind_a_dropped_one_leave() {
     if skipped_without_root("a queueing discipline that drops") {
@@ -419,7 +420,8 @@ fn packets_behind_a_dropped_one_leave() {
                 if waiting.is_empty() {
                     break;
                 }
-                // With nothing of the socket in flight, the second call drops it. The kernel may still hold the last round's packet.
+                // With nothing of the socket in flight, the second call drops it. The kernel may
+                // still hold the last round's packet.
                 assert!(calls < 2 || round > 0 && !xdp, "{case}: {calls} calls");
                 assert!(Instant::now() < deadline, "{case}: {} packets wait", waiting.len());
                 std::thread::sleep(Duration::from_millis(1));

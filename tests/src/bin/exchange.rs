@@ -1,5 +1,5 @@
-//! The client of an echo server: sends pseudo-random bytes, reads them back at the same time, and compares SHA-256 sums.
-//! On success it prints one line with the number of bytes and the sum.
+//! The client of an echo server: sends pseudo-random bytes, reads them back at the same time, and
+//! compares SHA-256 sums. On success it prints one line with the number of bytes and the sum.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;

@@ -22,7 +22,8 @@ pub fn tree(pid: u32) -> Vec<u32> {
     all
 }
 
-/// Returns true if the process exists and is no zombie. Its first thread is one while others still have its files and locks.
+/// Returns true if the process exists and is no zombie. Its first thread is one while others still
+/// have its files and locks.
 pub fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, after)| !after.starts_with(['Z', 'X']) || entries(pid, "task") > 1)

@@ -43,8 +43,8 @@ const TWO: Cpus = Cpus { server: Some(1), client: Some(0) };
 /// Both processes on the same core.
 const ONE: Cpus = Cpus { server: Some(0), client: Some(0) };
 
-/// Processes that want a CPU all the time, one on each of the first CPUs. The scheduler would move one that shares a CPU with the programs
-/// to a CPU that they do not use.
+/// Processes that want a CPU all the time, one on each of the first CPUs. The scheduler would move
+/// one that shares a CPU with the programs to a CPU that they do not use.
 struct Busy(Vec<Child>);
 
 impl Busy {

@@ -13,7 +13,8 @@ use fs_tests::unmodified::programs::{self, Server};
 /// A figure's name, its unit, and its value in wrk's results.
 type Figure = (&'static str, &'static str, fn(&Wrk) -> f64);
 
-/// A load's name, its server, bytes of the file, connections, CPUs, and goals for the median, the 99th percentile and the rate.
+/// A load's name, its server, bytes of the file, connections, CPUs, and goals for the median, the
+/// 99th percentile and the rate.
 type Load = (&'static str, Start, u32, u32, Cpus, [Goal; 3]);
 
 /// nginx's own default.

@@ -9,8 +9,9 @@ use fs_tests::unmodified::programs::group;
 
 /// Part of a round's time that a run has to last.
 const ENOUGH: f64 = 0.7;
-/// Pairs of rounds next to busy loops for each round of the plan, and at least. The quartiles of 20 pairs were 0.9 and 1.3 where single pairs
-/// were 0.6 to 4.7. More: minutes; fewer: the median is chance.
+/// Pairs of rounds next to busy loops for each round of the plan, and at least. The quartiles of 20
+/// pairs were 0.9 and 1.3 where single pairs were 0.6 to 4.7. More: minutes; fewer: the median is
+/// chance.
 const PAIRS: usize = 4;
 const MIN_PAIRS: usize = 8;
 /// Runs that determine the number of requests, at most.
@@ -26,8 +27,9 @@ fn gets(stage: &Stage, port: u16, clients: u32, requests: u64) -> Result<f64> {
     Ok(rate.trim_matches('"').parse()?)
 }
 
-/// Like [`gets`], for about a round's time. The program takes a number of requests, which shorter runs determine: the first requests of a
-/// connection are the kernel's, so a short run is slower than a long one.
+/// Like [`gets`], for about a round's time. The program takes a number of requests, which shorter
+/// runs determine: the first requests of a connection are the kernel's, so a short run is slower
+/// than a long one.
 fn round(stage: &Stage, port: u16, clients: u32, plan: &Plan) -> Result<f64> {
     let seconds = f64::from(plan.seconds);
     let mut requests = if clients == 1 { 1000.0 } else { 10_000.0 };

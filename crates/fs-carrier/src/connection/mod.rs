@@ -1,7 +1,8 @@
 //! The state of promoted connections and of the epoll sets that contain them.
 //!
-//! A connection knows its membership in a set, a membership its connection and its set, and a set its hot memberships: a receive may make
-//! a connection hot, and a wait in a set checks its connections. The types are here, and what they do is in [`pair`] and [`set`].
+//! A connection knows its membership in a set, a membership its connection and its set, and a set
+//! its hot memberships: a receive may make a connection hot, and a wait in a set checks its
+//! connections. The types are here, and what they do is in [`pair`] and [`set`].
 
 pub mod pair;
 pub mod set;
@@ -23,8 +24,8 @@ use crate::word::Snapshot;
 
 /// One end of a promoted connection.
 ///
-/// Bytes go by the ring while the receiver is awake, and by the kernel's socket otherwise. Every call may be made by several threads
-/// at once.
+/// Bytes go by the ring while the receiver is awake, and by the kernel's socket otherwise. Every
+/// call may be made by several threads at once.
 #[derive(Debug)]
 pub struct Pair<K: Kernel> {
     kernel: K,

@@ -12,7 +12,8 @@ use crate::kernel::{Errno, Event, KernelSet, Machine, Registration};
 /// Descriptors of interruptions are above those that a program expects to get next.
 const FIRST_FD: i32 = 512;
 
-/// The interruption of one set (E5): a readable eventfd in it. Its address is the event's data, so it must not be moved while the set is used.
+/// The interruption of one set (E5): a readable eventfd in it. Its address is the event's data, so
+/// it must not be moved while the set is used.
 #[derive(Debug, Default)]
 pub struct Interrupter {
     /// The eventfd's number plus 1. 0: there is none.

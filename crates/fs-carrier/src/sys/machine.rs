@@ -10,13 +10,15 @@ use crate::kernel::Errno;
 /// True after [`set_only_thread`]`(true)`.
 pub(super) static ONLY_THREAD: AtomicBool = AtomicBool::new(false);
 
-/// Says whether each connection of this process is used by one thread of one process only. The caller takes it back before it makes a thread
-/// and before it forks; at that moment no other thread is there.
+/// Says whether each connection of this process is used by one thread of one process only. The
+/// caller takes it back before it makes a thread and before it forks; at that moment no other
+/// thread is there.
 pub fn set_only_thread(is_only: bool) {
     ONLY_THREAD.store(is_only, Ordering::SeqCst);
 }
 
-/// Time of [`nap`]. More: a thread waits longer for the lock of one with a lower priority; fewer: more wake-ups in vain.
+/// Time of [`nap`]. More: a thread waits longer for the lock of one with a lower priority; fewer:
+/// more wake-ups in vain.
 const NAP_NS: i64 = 50_000;
 
 /// Sleeps for a moment, by a call that the library makes anyway: a filter of system calls may allow no other.
@@ -38,8 +40,8 @@ pub fn now_ns() -> u64 {
     time(ClockId::Monotonic)
 }
 
-/// Returns CLOCK_MONOTONIC_COARSE in nanoseconds: the time of the last tick of CLOCK_MONOTONIC, 4 ms ago at most with 250 Hz. It costs 6 ns
-/// and not 30, as the processor's counter is not read.
+/// Returns CLOCK_MONOTONIC_COARSE in nanoseconds: the time of the last tick of CLOCK_MONOTONIC, 4
+/// ms ago at most with 250 Hz. It costs 6 ns and not 30, as the processor's counter is not read.
 #[inline]
 #[must_use]
 pub fn coarse_ns() -> u64 {

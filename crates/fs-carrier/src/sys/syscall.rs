@@ -1,4 +1,5 @@
-//! System calls that rustix does not have in the form that is needed: getsockopt(2) of TCP_INFO, epoll_pwait2(2) with a signal mask.
+//! System calls that rustix does not have in the form that is needed: getsockopt(2) of TCP_INFO,
+//! epoll_pwait2(2) with a signal mask.
 //!
 //! By the processor's instruction: in a preloaded process the C library's symbols are the preloaded library's own.
 
@@ -131,7 +132,8 @@ use number::{EPOLL_CTL, EPOLL_PWAIT, EPOLL_PWAIT2, GETSOCKOPT};
 #[cfg(target_arch = "x86_64")]
 unsafe fn call(number: usize, a: [usize; 6]) -> isize {
     let result;
-    // SAFETY: by the function's contract; the kernel changes rax, rcx, r11, and memory that the compiler takes to be changed.
+    // SAFETY: by the function's contract; the kernel changes rax, rcx, r11, and memory that the
+    // compiler takes to be changed.
     unsafe {
         core::arch::asm!("syscall", inlateout("rax") number => result, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3],
             in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));

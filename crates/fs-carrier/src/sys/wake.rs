@@ -20,8 +20,9 @@ const BOUNDS_NS: (u64, u64) = (20_000, 150_000);
 /// Measures the time from one thread's write until a sleeping thread runs, in nanoseconds. Returns
 /// the upper quartile.
 ///
-/// A spin that is shorter never finds the reply of a peer that sleeps, so both ends stay asleep ([`Pacing`](crate::Pacing)). This takes
-/// about five milliseconds, so a daemon does it once for its host.
+/// A spin that is shorter never finds the reply of a peer that sleeps, so both ends stay asleep
+/// ([`Pacing`](crate::Pacing)). This takes about five milliseconds, so a daemon does it once for
+/// its host.
 ///
 /// # Errors
 /// The errors of eventfd(2), and `EAGAIN` if no thread can be made.

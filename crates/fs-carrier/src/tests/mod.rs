@@ -1,4 +1,5 @@
-//! The rules over a model of the kernel's socket: by loom in every order, without loom and under Miri with real threads.
+//! The rules over a model of the kernel's socket: by loom in every order, without loom and under
+//! Miri with real threads.
 
 mod fake;
 #[cfg(not(loom))]

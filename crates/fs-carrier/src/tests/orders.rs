@@ -1,7 +1,8 @@
 //! Every order and every memory order that the language allows (loom): `cargo xtask proof loom`, or
 //! `RUSTFLAGS="--cfg loom" cargo test -p fs-carrier --release --lib orders`.
 //!
-//! The functions are the real ones; ring bytes are cells whose races loom reports. A lost wake-up is a deadlock, which loom reports too.
+//! The functions are the real ones; ring bytes are cells whose races loom reports. A lost wake-up
+//! is a deadlock, which loom reports too.
 
 use loom::thread;
 

@@ -94,7 +94,8 @@ impl World {
         self.log(format!("{i}: sends {n}, late {is_late}: {:?}", stream.connection.a.words()[0]));
     }
 
-    /// A call that hands bytes to the kernel in two parts, with other steps in between, and counts them when it returns.
+    /// A call that hands bytes to the kernel in two parts, with other steps in between, and counts
+    /// them when it returns.
     fn send_by_kernel(&self, i: usize, depth: u32) {
         let stream = &self.streams[i];
         if stream.is_sending.replace(true) {

@@ -134,7 +134,8 @@ fn c6_foreign_reader_is_noticed() {
 
 #[test]
 fn c6_sleeper_counts_its_own_bytes() {
-    // A thread has taken bytes and has not counted them yet, when another thread asks the kernel: they must not be counted twice.
+    // A thread has taken bytes and has not counted them yet, when another thread asks the kernel:
+    // they must not be counted twice.
     let world = world();
     assert_eq!(world.a.send(b"abc", false), Ok(3));
     let asleep = world.b.before_sleep().unwrap();
@@ -236,7 +237,8 @@ fn c9_a_report_makes_the_next_vain_receive_ask_the_kernel() {
 
 #[test]
 fn c9_a_receive_that_has_bytes_asks_the_kernel_for_the_rest() {
-    // Two threads send: the bytes of one are counted, those of the other have arrived only. One edge reported all of them.
+    // Two threads send: the bytes of one are counted, those of the other have arrived only. One
+    // edge reported all of them.
     let world = world();
     let direction = world.b.consumer().direction;
     let word = &direction.line_a.word;

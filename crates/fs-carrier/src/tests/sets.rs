@@ -240,7 +240,8 @@ fn e1_scan_reports_a_connection_once() {
         assert_eq!(set.wait(&*kernel, &mut [Event::default(); 1], None), Ok(1));
         assert_eq!(connection.receive(), b"x");
     }
-    // The next scan begins with the third, and drops the first after it has reported the last, which takes the place of the first.
+    // The next scan begins with the third, and drops the first after it has reported the last,
+    // which takes the place of the first.
     assert!(all[0].0.b.try_idle());
     for (connection, _) in &all[1..] {
         connection.send(b"x");

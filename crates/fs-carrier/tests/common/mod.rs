@@ -1,5 +1,6 @@
-//! One seeded round: a promoted connection over a real TCP socket, both ends of which send and receive at random, in one process or in two.
-//! Of two, one is stopped and continued at random (SIGSTOP, SIGCONT).
+//! One seeded round: a promoted connection over a real TCP socket, both ends of which send and
+//! receive at random, in one process or in two. Of two, one is stopped and continued at random
+//! (SIGSTOP, SIGCONT).
 //!
 //! A byte that is wrong panics with the seed. A round that stands still for [`HUNG`] ends the process.
 
@@ -450,7 +451,8 @@ pub(crate) fn be_peer() -> bool {
     true
 }
 
-/// Like [`round`], with one end in a process that is started with `arguments` and calls [`be_peer`]. It is stopped now and then.
+/// Like [`round`], with one end in a process that is started with `arguments` and calls
+/// [`be_peer`]. It is stopped now and then.
 pub(crate) fn round_in_processes(seed: u64, bytes: u64, arguments: &[&str]) -> Outcome {
     let plan = Plan::new(seed, bytes);
     let (a, b) = connection();

@@ -72,7 +72,8 @@ impl Host {
         Ok(unit)
     }
 
-    /// Returns the names of the units that a service's name stands for. A service that was removed may still be enabled.
+    /// Returns the names of the units that a service's name stands for. A service that was removed
+    /// may still be enabled.
     pub(super) fn ids(&self, service: &str) -> anyhow::Result<Vec<String>> {
         let name = unit_name(service);
         match self.units(service) {

@@ -125,7 +125,8 @@ impl UdpSocket {
         socket.kernel = KernelSide::of(&socket.lease)?;
         socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
         match device {
-            // `prepare_proof` has removed the binding. The kernel lets a program without CAP_NET_RAW bind only an unbound socket.
+            // `prepare_proof` has removed the binding. The kernel lets a program without
+            // CAP_NET_RAW bind only an unbound socket.
             Some(name) if socket.core.has_shared_device() => socket.bind_device(Some(&name))?,
             Some(name) => {
                 let device = socket.core.handle().device(&name)?;

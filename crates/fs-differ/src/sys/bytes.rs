@@ -168,7 +168,8 @@ pub fn receive_name(descriptor: i32, length: i32) -> String {
     let mut parts = [libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 }];
     let mut message = message(&mut parts, Some(&mut room), &mut []);
     message.msg_namelen = length as u32;
-    // SAFETY: a message whose part lies in the buffer; the kernel bounds the name by a sockaddr_storage, for which there is room.
+    // SAFETY: a message whose part lies in the buffer; the kernel bounds the name by a
+    // sockaddr_storage, for which there is room.
     let got = answer(unsafe { libc::recvmsg(descriptor, &raw mut message, libc::MSG_DONTWAIT) } as i64);
     if got.is_ok() { format!("{} name {}", got.text(), message.msg_namelen) } else { got.text() }
 }

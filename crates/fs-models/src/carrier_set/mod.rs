@@ -1,5 +1,6 @@
-//! An epoll set with two promoted connections (`fs-carrier`, rules E1 to E6): a sender each, a thread that waits in the set and reads, and a
-//! thread that reads the first connection on its own, changes its registration, and adds the second one to the set.
+//! An epoll set with two promoted connections (`fs-carrier`, rules E1 to E6): a sender each, a
+//! thread that waits in the set and reads, and a thread that reads the first connection on its own,
+//! changes its registration, and adds the second one to the set.
 //!
 //! [`carrier`](crate::carrier) has one direction in finer steps. Here a check under the receive
 //! lock is one step.

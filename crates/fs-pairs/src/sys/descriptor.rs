@@ -63,8 +63,8 @@ impl Weak {
 
     /// Returns the descriptor if it still is the same file.
     pub(crate) fn get(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: only used for the next call. A number that the program closes at this moment fails, or is another file's, which
-        // a stat does not change.
+        // SAFETY: only used for the next call. A number that the program closes at this moment
+        // fails, or is another file's, which a stat does not change.
         let fd = unsafe { BorrowedFd::borrow_raw(self.number) };
         let stat = rustix::fs::fstat(fd).ok()?;
         (stat.st_dev == self.device && stat.st_ino == self.inode).then_some(fd)

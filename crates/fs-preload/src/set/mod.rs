@@ -1,7 +1,8 @@
 //! Epoll sets of the application that may contain promoted sockets.
 //!
-//! A set is known from its epoll_create(2) on, so that every thread that sleeps in it is counted. In a set that the library does not
-//! know (inherited over exec, received by SCM_RIGHTS), sockets stay the kernel's.
+//! A set is known from its epoll_create(2) on, so that every thread that sleeps in it is counted.
+//! In a set that the library does not know (inherited over exec, received by SCM_RIGHTS), sockets
+//! stay the kernel's.
 
 pub(crate) mod polled;
 
@@ -108,7 +109,8 @@ impl Polled {
         has_rest
     }
 
-    /// Takes all sockets out of the set, whose last number is about to be closed. Another process may have it, and its registrations.
+    /// Takes all sockets out of the set, whose last number is about to be closed. Another process
+    /// may have it, and its registrations.
     pub(crate) fn end(&self, call: SetCall) {
         // In a child that has not used it, the set is its parent's. Many sets have other files only.
         if self.generation.load(Ordering::Relaxed) != process::generation() || !self.had_sockets.load(Ordering::Relaxed)
@@ -165,7 +167,8 @@ pub(crate) fn tell(socket: &Socket) {
     }
 }
 
-/// Makes all deferred epoll_ctl(2) calls. A program may do this at each close, so sockets, which may be many, are not referenced.
+/// Makes all deferred epoll_ctl(2) calls. A program may do this at each close, so sockets, which
+/// may be many, are not referenced.
 fn tell_sets() {
     table::for_each(|number, slot| {
         if slot.state().kind() != Kind::Set {
@@ -181,7 +184,8 @@ fn tell_sets() {
     });
 }
 
-/// Frees, in a new child, the locks that a thread of the parent may have held. The parent makes its threads' deferred calls.
+/// Frees, in a new child, the locks that a thread of the parent may have held. The parent makes its
+/// threads' deferred calls.
 pub(crate) fn begin_child() {
     table::for_each(|_, slot| {
         let Some(held) = slot.object.hold() else { return };

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::heap::{block_signals, restore_signals};
 use super::threads::wait_for;
 
-/// Runs `work` with signals blocked: it takes a lock that a handler in its middle would keep from another thread, whose lock the handler
-/// may need.
+/// Runs `work` with signals blocked: it takes a lock that a handler in its middle would keep from
+/// another thread, whose lock the handler may need.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let signals = block_signals();
     let result = work();

@@ -1,8 +1,9 @@
 //! The library's own memory. malloc(3) cannot be used: a data call in a signal handler must not
 //! enter it, and it may be the application's own.
 //!
-//! Sizes are powers of two with a free list each; memory is taken from the kernel in pieces of [`PIECE`] and never given back. All of it
-//! happens under one spin lock with signals blocked. The library allocates at a promotion, in epoll_ctl(2) and for long arrays of poll(2).
+//! Sizes are powers of two with a free list each; memory is taken from the kernel in pieces of
+//! [`PIECE`] and never given back. All of it happens under one spin lock with signals blocked. The
+//! library allocates at a promotion, in epoll_ctl(2) and for long arrays of poll(2).
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::mem::MaybeUninit;
@@ -41,8 +42,8 @@ pub(crate) fn map_zeros(bytes: usize) -> Option<*mut u8> {
     unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, prot, flags) }.ok().map(<*mut _>::cast)
 }
 
-/// Returns true if memory for a promotion or a new set is there, at the program's limit of address space too (RLIMIT_AS,
-/// vm.overcommit_memory 2). Without it, the kernel has to carry.
+/// Returns true if memory for a promotion or a new set is there, at the program's limit of address
+/// space too (RLIMIT_AS, vm.overcommit_memory 2). Without it, the kernel has to carry.
 pub(crate) fn has_spare() -> bool {
     if !SPARE.load(Ordering::Relaxed).is_null() {
         return true;
@@ -59,7 +60,8 @@ fn map_or_spare(bytes: usize) -> Option<*mut u8> {
     map_zeros(bytes).or_else(|| take_spare(bytes, unmap))
 }
 
-/// Takes whole pages of the spare piece. The rest is freed by `unmap`, because the owner of the pages will unmap only these.
+/// Takes whole pages of the spare piece. The rest is freed by `unmap`, because the owner of the
+/// pages will unmap only these.
 fn take_spare(bytes: usize, unmap: impl FnOnce(*mut u8, usize)) -> Option<*mut u8> {
     let rest = PIECE.checked_sub(bytes)?;
     let spare = SPARE.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -154,8 +156,8 @@ fn take(class: usize, size: usize) -> *mut u8 {
     block
 }
 
-// SAFETY: a block belongs to one owner from `alloc` to `dealloc`, is as long and as aligned as its class, and no class is mixed up with
-// another, since the layout is the same at both calls.
+// SAFETY: a block belongs to one owner from `alloc` to `dealloc`, is as long and as aligned as its
+// class, and no class is mixed up with another, since the layout is the same at both calls.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (class, size) = class(layout);

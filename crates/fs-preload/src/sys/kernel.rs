@@ -1,7 +1,8 @@
 //! The kernel behind a promoted socket: the application's own descriptor.
 //!
-//! Calls that may sleep are the C library's, so that cancellation, time-outs and restarts are native. Calls that do not sleep are made
-//! directly: they are made with a lock held, where a thread must not be cancelled.
+//! Calls that may sleep are the C library's, so that cancellation, time-outs and restarts are
+//! native. Calls that do not sleep are made directly: they are made with a lock held, where a
+//! thread must not be cancelled.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -22,7 +23,8 @@ use crate::confined;
 /// SIOCATMARK of <linux/sockios.h>.
 pub(crate) const SIOCATMARK: usize = 0x8905;
 
-/// Options that change what a receive returns, with the value that they have on an ordinary socket. Accepted sockets inherit them.
+/// Options that change what a receive returns, with the value that they have on an ordinary socket.
+/// Accepted sockets inherit them.
 const UNUSUAL: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
     (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
@@ -69,7 +71,8 @@ impl Fd {
         self.number.store(number, Ordering::Relaxed);
     }
 
-    /// Notes TCP_CORK for [`Fd::tell_cork`]. Returns false if it may be set in the kernel: then the kernel has to be told when it ends.
+    /// Notes TCP_CORK for [`Fd::tell_cork`]. Returns false if it may be set in the kernel: then the
+    /// kernel has to be told when it ends.
     pub(crate) fn defer_cork(&self) -> bool {
         match self.cork.compare_exchange(NOT_SET, UNTOLD, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => true,
@@ -125,16 +128,18 @@ impl Fd {
 
     /// Converts the number to rustix's type.
     pub(crate) fn borrow(&self) -> BorrowedFd<'_> {
-        // SAFETY: a number that the application has closed behind the library's back is EBADF, or its mistake. It is not -1, which is never
-        // in the table.
+        // SAFETY: a number that the application has closed behind the library's back is EBADF, or
+        // its mistake. It is not -1, which is never in the table.
         unsafe { BorrowedFd::borrow_raw(self.number()) }
     }
 
-    /// Returns whether receives return more, or at other times, than a ring would: control data, SO_RCVLOWAT, SO_PEEK_OFF.
+    /// Returns whether receives return more, or at other times, than a ring would: control data,
+    /// SO_RCVLOWAT, SO_PEEK_OFF.
     pub(crate) fn has_unusual_options(&self) -> bool {
         UNUSUAL.iter().any(|&(level, name, usual)| {
             let (mut value, mut len): (c_int, libc::socklen_t) = (usual, 4);
-            // SAFETY: the kernel writes at most `len` bytes to `value`. An option that it does not know leaves the value as it is.
+            // SAFETY: the kernel writes at most `len` bytes to `value`. An option that it does not
+            // know leaves the value as it is.
             let _known = unsafe { real::getsockopt(self.number(), level, name, (&raw mut value).cast(), &raw mut len) };
             value != usual
         })
@@ -150,7 +155,8 @@ impl Fd {
         Real(self.borrow())
     }
 
-    /// Waits until the socket is readable, by the C library's call: it is a cancellation point. Returns false after `ms` milliseconds.
+    /// Waits until the socket is readable, by the C library's call: it is a cancellation point.
+    /// Returns false after `ms` milliseconds.
     fn poll_readable(&self, ms: c_int) -> Result<bool, Errno> {
         let mut list = [libc::pollfd { fd: self.number(), events: libc::POLLIN, revents: 0 }];
         // SAFETY: a list of one.
@@ -290,8 +296,9 @@ pub(crate) struct SetCall {
 
 /// The descriptor that is always readable, and what the kernel reports for it (E5).
 static INTERRUPTION: AtomicI32 = AtomicI32::new(-1);
-/// The signal number that marks the file of [`INTERRUPTION`] (F_SETSIG, which has no effect without O_ASYNC): the program may close all numbers
-/// above some, and have a file of its own there afterwards.
+/// The signal number that marks the file of [`INTERRUPTION`] (F_SETSIG, which has no effect without
+/// O_ASYNC): the program may close all numbers above some, and have a file of its own there
+/// afterwards.
 const MARK: usize = 63;
 /// <asm-generic/fcntl.h>.
 const F_SETSIG: c_int = 10;
@@ -311,7 +318,8 @@ impl SetCall {
         (&raw const INTERRUPTION_DATA).addr() as u64
     }
 
-    /// Returns the number of the descriptor that is always readable. If it is not open, the error is the number that it had, or -1.
+    /// Returns the number of the descriptor that is always readable. If it is not open, the error
+    /// is the number that it had, or -1.
     fn interruption() -> Result<c_int, c_int> {
         let number = INTERRUPTION.load(Ordering::Relaxed);
         // SAFETY: it reads a field of an open file.
@@ -319,11 +327,13 @@ impl SetCall {
         if is_open { Ok(number) } else { Err(number) }
     }
 
-    /// Makes that descriptor, unless another thread is faster. `before`: the number that [`SetCall::interruption`] found not open.
+    /// Makes that descriptor, unless another thread is faster. `before`: the number that
+    /// [`SetCall::interruption`] found not open.
     fn make_interruption(before: c_int) -> Result<c_int, Errno> {
         let new = eventfd(1, EventfdFlags::CLOEXEC)?;
-        // A high number, because programs expect the lowest numbers for their own files. Another one than before: a slower thread would
-        // take the new descriptor for the one that it found not open, and replace it in turn.
+        // A high number, because programs expect the lowest numbers for their own files. Another
+        // one than before: a slower thread would take the new descriptor for the one that it found
+        // not open, and replace it in turn.
         let above = |number: c_int| rustix::io::fcntl_dupfd_cloexec(&new, number + 1);
         // RLIMIT_NOFILE may be lower.
         let new = above(before.max(899)).or_else(|_| above(before)).unwrap_or(new);

@@ -12,8 +12,9 @@ use libc::{iovec, msghdr};
 use super::errno::errno;
 use crate::confined;
 
-/// Remembered pages, 8 bytes each, which are touched if a page is used. More: memory; fewer: buffers of many connections displace each
-/// other, and cost a system call of 0.3 µs: with 1,024, a sixth of redis-server's time for 1,000 clients.
+/// Remembered pages, 8 bytes each, which are touched if a page is used. More: memory; fewer:
+/// buffers of many connections displace each other, and cost a system call of 0.3 µs: with 1,024, a
+/// sixth of redis-server's time for 1,000 clients.
 const REMEMBERED: usize = 16 << 10;
 const PAGE_SHIFT: u32 = 12;
 /// More pieces than this are EINVAL (`UIO_MAXIOV` of <linux/uio.h>).
@@ -64,7 +65,8 @@ pub(crate) fn is_readable<T>(at: *const T, len: usize) -> bool {
     is_good(at.addr(), len, false)
 }
 
-/// Returns whether the first of `len` bytes may be written. Fewer than all may be: the kernel fails only where it has to write.
+/// Returns whether the first of `len` bytes may be written. Fewer than all may be: the kernel fails
+/// only where it has to write.
 #[inline]
 pub(crate) fn is_writable<T>(at: *mut T, len: usize) -> bool {
     len == 0 || is_page_good(at.addr(), true)
@@ -79,8 +81,8 @@ fn is_good(at: usize, len: usize, writes: bool) -> bool {
     is_page_good(at, writes) && (last >> PAGE_SHIFT == at >> PAGE_SHIFT || is_page_good(last, writes))
 }
 
-/// Returns the pieces that C describes, and the sum of their lengths. Returns `None` for a description that the kernel would
-/// reject too, so the kernel's error is correct.
+/// Returns the pieces that C describes, and the sum of their lengths. Returns `None` for a
+/// description that the kernel would reject too, so the kernel's error is correct.
 ///
 /// # Safety
 /// `parts` points to `n` pieces, or to memory that cannot be read.

@@ -1,7 +1,8 @@
 //! The C library's own functions behind the symbols that this library replaces.
 //!
-//! Each is resolved once with `dlsym(RTLD_NEXT)`: all of them when the library is loaded ([`resolve_all`]), or at the first call if another
-//! library's constructor calls one before that. dlsym is not async-signal-safe, which is why the table is filled early.
+//! Each is resolved once with `dlsym(RTLD_NEXT)`: all of them when the library is loaded
+//! ([`resolve_all`]), or at the first call if another library's constructor calls one before that.
+//! dlsym is not async-signal-safe, which is why the table is filled early.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::ptr;
@@ -73,8 +74,9 @@ macro_rules! real {
                     set_errno(libc::ENOSYS);
                     return <$ret as Failure>::FAILED;
                 }
-                // SAFETY: the symbol of that name has this signature in every C library of the platform (variadic ones read these
-                // arguments from the same registers, see the crate's rule 3); the caller answers for the arguments.
+                // SAFETY: the symbol of that name has this signature in every C library of the
+                // platform (variadic ones read these arguments from the same registers, see the
+                // crate's rule 3); the caller answers for the arguments.
                 unsafe { core::mem::transmute::<*mut c_void, Function>(address)($($arg),*) }
             }
         )*

@@ -42,8 +42,8 @@ pub(crate) fn nap() {
     }
 }
 
-/// Yields between attempts to take a lock, before the waiter sleeps between them: a holder with a lower real-time priority may need its
-/// processor.
+/// Yields between attempts to take a lock, before the waiter sleeps between them: a holder with a
+/// lower real-time priority may need its processor.
 const YIELDS: u32 = 64;
 
 /// Waits until `attempt` takes a lock.

@@ -1,5 +1,6 @@
-//! Formats of the metrics: OpenMetrics 1.0, which prometheus-client writes, and Prometheus' classic text format 0.0.4, for scrapers that
-//! do not ask for OpenMetrics. The two differ in which name of a counter its HELP and TYPE lines have, and in the last line.
+//! Formats of the metrics: OpenMetrics 1.0, which prometheus-client writes, and Prometheus' classic
+//! text format 0.0.4, for scrapers that do not ask for OpenMetrics. The two differ in which name of
+//! a counter its HELP and TYPE lines have, and in the last line.
 
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +10,8 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Returns the format that a scraper prefers by its Accept headers (RFC 9110, section 12.5.1). Without a preference: the classic one.
+    /// Returns the format that a scraper prefers by its Accept headers (RFC 9110, section 12.5.1).
+    /// Without a preference: the classic one.
     pub(super) fn wanted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut classic, mut open) = (0.0, 0.0);
         for range in accept.flat_map(|value| value.split(',')) {

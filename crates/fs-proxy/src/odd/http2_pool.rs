@@ -24,11 +24,12 @@ const STREAMS_MAX: usize = 100;
 /// Bytes of a response that may wait for a slow client. Too low: distant servers are slow. Too high:
 /// slow clients hold memory.
 const STREAM_WINDOW: u32 = 128 << 10;
-/// Above the sum of the streams' windows, so that slow clients do not stop a connection. h2 adds up what each
-/// waiting DATA frame lacks to 256 bytes, about what it costs, and ends the connection at half of this. A frame
-/// of a request that was cancelled counts until larger frames make up for it. Too low: with 13 MiB, the sum of
-/// the streams' windows, 13 unread responses in frames of 50 bytes end those of all other clients. Too high: small frames hold up to half of
-/// this in addition to their bytes.
+/// Above the sum of the streams' windows, so that slow clients do not stop a connection. h2 adds up
+/// what each waiting DATA frame lacks to 256 bytes, about what it costs, and ends the connection at
+/// half of this. A frame of a request that was cancelled counts until larger frames make up for it.
+/// Too low: with 13 MiB, the sum of the streams' windows, 13 unread responses in frames of 50 bytes
+/// end those of all other clients. Too high: small frames hold up to half of this in addition to
+/// their bytes.
 const CONNECTION_WINDOW: u32 = 128 << 20;
 
 /// Time without requests after which a connection ends that holds a place like a client's. Too low: each

@@ -301,9 +301,9 @@ impl CoreRef {
         Ok(PortLease::new(shared, place))
     }
 
-    /// Returns which carrier a new connection, or a UDP socket with a peer, should use, by the kernel's routes. `bound`: the
-    /// device that the socket is bound to. The kernel's answers are cached until routes, rules,
-    /// addresses or devices change.
+    /// Returns which carrier a new connection, or a UDP socket with a peer, should use, by the
+    /// kernel's routes. `bound`: the device that the socket is bound to. The kernel's answers are
+    /// cached until routes, rules, addresses or devices change.
     pub fn carrier(
         &self,
         protocol: Protocol,

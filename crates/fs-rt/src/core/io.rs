@@ -28,9 +28,11 @@ const RX_BATCH: usize = 64;
 /// received packets (data and ACKs).
 const TX_BATCH: usize = 128;
 
-/// Bytes that a connection may send before the next one has its turn, where a link merges what it gets in one go: the payload of the
-/// largest merged packet with the longest headers (a VLAN tag, IPv6, TCP with all options). Lower: smaller packets; higher: one segment of each turn
-/// does not fit the merged packet and leaves by itself, and the wait of others grows, 20 µs at 25 Gb/s as it is.
+/// Bytes that a connection may send before the next one has its turn, where a link merges what it
+/// gets in one go: the payload of the largest merged packet with the longest headers (a VLAN tag,
+/// IPv6, TCP with all options). Lower: smaller packets; higher: one segment of each turn does not
+/// fit the merged packet and leaves by itself, and the wait of others grows, 20 µs at 25 Gb/s as it
+/// is.
 const MERGED_QUOTA: u32 = 65_535 - 18 - 40 - 60;
 
 /// Packets built per turn where a link merges: three full merged packets at MTU 1500, 45 segments

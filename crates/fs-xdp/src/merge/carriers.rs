@@ -1,16 +1,19 @@
 //! Which carrier a flow's next packet may take, on a device where the two do not share one queue.
 //!
-//! An AF_XDP socket sends by its own queue and past the queueing discipline; the packet socket sends through it, by a queue that
-//! the kernel chooses. So a packet of one can overtake a packet of the other. A flow changes carrier only when nothing of it is in flight
-//! on the other one. Flows are told apart by a number of few bits: two with the same number only make the rule stricter.
+//! An AF_XDP socket sends by its own queue and past the queueing discipline; the packet socket
+//! sends through it, by a queue that the kernel chooses. So a packet of one can overtake a packet
+//! of the other. A flow changes carrier only when nothing of it is in flight on the other one.
+//! Flows are told apart by a number of few bits: two with the same number only make the rule
+//! stricter.
 
 /// Bits of a flow's number. Fewer: flows hold each other on their carriers; more: cache lines.
 pub(crate) const FLOW_BITS: u32 = 8;
 
 /// What each flow may have in flight.
 ///
-/// A carrier is empty at times. Each such moment ends an *era* of it, and a flow that has sent nothing in the present era has nothing in
-/// flight there: two counters instead of an account of each packet, whose completions come in any order.
+/// A carrier is empty at times. Each such moment ends an *era* of it, and a flow that has sent
+/// nothing in the present era has nothing in flight there: two counters instead of an account of
+/// each packet, whose completions come in any order.
 pub(crate) struct Carriers {
     flows: Box<[Flow; 1 << FLOW_BITS]>,
     ring: u32,
@@ -48,8 +51,9 @@ impl Carriers {
         self.flows[flow].run = self.batch;
     }
 
-    /// The flow had a run in this batch or the one before: what lies between its runs, as the short end of a write, stays with them. By the
-    /// other carrier it would keep the next run from following.
+    /// The flow had a run in this batch or the one before: what lies between its runs, as the short
+    /// end of a write, stays with them. By the other carrier it would keep the next run from
+    /// following.
     #[inline]
     pub(crate) fn is_bulk(&self, flow: usize) -> bool {
         let run = self.flows[flow].run;
@@ -89,8 +93,8 @@ impl Carriers {
     }
 }
 
-/// The next era. 0 is no era: a flow that has never sent has it. After 2^32 eras a flow that has not sent since then may be held on its
-/// carrier for one.
+/// The next era. 0 is no era: a flow that has never sent has it. After 2^32 eras a flow that has
+/// not sent since then may be held on its carrier for one.
 fn next(era: u32) -> u32 {
     era.wrapping_add(1).max(1)
 }

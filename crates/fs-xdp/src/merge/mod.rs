@@ -1,8 +1,9 @@
-//! Merging: a run of segments of one flow leaves as one message, a packet that the kernel or the device cuts into segments (TSO).
+//! Merging: a run of segments of one flow leaves as one message, a packet that the kernel or the
+//! device cuts into segments (TSO).
 //!
-//! Most of what a segment costs over a copying carrier is per packet: a socket buffer, the driver, the peer's queue. The engine stays as it
-//! is: it makes segments, and retransmits segments. What is merged is copied by the kernel within the call, so its frames are free
-//! at once.
+//! Most of what a segment costs over a copying carrier is per packet: a socket buffer, the driver,
+//! the peer's queue. The engine stays as it is: it makes segments, and retransmits segments. What
+//! is merged is copied by the kernel within the call, so its frames are free at once.
 //!
 //! | file | |
 //! |---|---|
@@ -13,8 +14,8 @@
 //! | `socket.rs` | the packet socket next to an AF_XDP socket |
 //! | `offloads.rs` | whether a device cuts such packets, and whether it keeps the order by itself |
 //!
-//! Packet sockets and TAP devices merge on their only descriptor, so their order is kept. A segment may be a chain of frames, as it is at
-//! MTU 9000.
+//! Packet sockets and TAP devices merge on their only descriptor, so their order is kept. A segment
+//! may be a chain of frames, as it is at MTU 9000.
 
 pub(crate) mod carriers;
 pub(crate) mod header;
@@ -33,15 +34,16 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Time without a packet that was sent after which refused packets are dropped, while the kernel still holds others of the socket.
-/// Shorter: a queue that drains slowly loses packets (it takes the next 64 KiB after 5 ms at 100 Mb/s, after 250 ms at 2 Mb/s). Longer: the
-/// packets of other flows wait longer behind one that never leaves.
+/// Time without a packet that was sent after which refused packets are dropped, while the kernel
+/// still holds others of the socket. Shorter: a queue that drains slowly loses packets (it takes
+/// the next 64 KiB after 5 ms at 100 Mb/s, after 250 ms at 2 Mb/s). Longer: the packets of other
+/// flows wait longer behind one that never leaves.
 const REFUSED_MOST: Duration = Duration::from_millis(250);
 /// Refusals before that, so that a thread that had to wait for its CPU tries again. No more are needed.
 const REFUSALS_LEAST: u32 = 64;
 
-/// The refusals (ENOBUFS) since the last packet that was sent. It is the error of a full queue, and of a rule at egress (`tc`, nftables) that
-/// drops the packet each time.
+/// The refusals (ENOBUFS) since the last packet that was sent. It is the error of a full queue, and
+/// of a rule at egress (`tc`, nftables) that drops the packet each time.
 #[derive(Default)]
 pub(crate) struct Refusals {
     count: u32,
@@ -57,15 +59,16 @@ impl Refusals {
         (self.count, self.none_in_flight) = (0, false);
     }
 
-    /// Records an error of a send by `socket`. Returns true if the packet is to be dropped: it would never leave, or packets of others fill
-    /// the queue, where a router would drop it.
+    /// Records an error of a send by `socket`. Returns true if the packet is to be dropped: it
+    /// would never leave, or packets of others fill the queue, where a router would drop it.
     #[cold]
     pub(crate) fn is_hopeless(&mut self, error: &io::Error, socket: BorrowedFd<'_>) -> bool {
         if error.raw_os_error() != Some(libc::ENOBUFS) {
             return false;
         }
-        // No packet of ours makes room by leaving, so it is useless to wait. A rule that drops some packets would hold up all others again and
-        // again. The first refusal proves nothing: the call that was refused may have emptied the queue (`__dev_xmit_skb`).
+        // No packet of ours makes room by leaving, so it is useless to wait. A rule that drops some
+        // packets would hold up all others again and again. The first refusal proves nothing: the
+        // call that was refused may have emptied the queue (`__dev_xmit_skb`).
         if self.none_in_flight {
             return true;
         }

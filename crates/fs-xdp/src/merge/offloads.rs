@@ -30,15 +30,15 @@ impl Offloads {
             | (self.in_order.swap(in_order, Ordering::Relaxed) != in_order)
     }
 
-    /// The device takes packets that it cuts into segments itself (TSO). Where it does not, the kernel would cut them, at a cost per
-    /// segment again.
+    /// The device takes packets that it cuts into segments itself (TSO). Where it does not, the
+    /// kernel would cut them, at a cost per segment again.
     #[inline]
     pub(crate) fn cuts(&self) -> bool {
         self.cuts.load(Ordering::Relaxed)
     }
 
-    /// What AF_XDP sends and what a packet socket sends reach the device in the order of the calls: it has one queue, and no queueing
-    /// discipline in front of it.
+    /// What AF_XDP sends and what a packet socket sends reach the device in the order of the calls:
+    /// it has one queue, and no queueing discipline in front of it.
     #[inline]
     pub(crate) fn keep_order(&self) -> bool {
         self.in_order.load(Ordering::Relaxed)

@@ -1,5 +1,5 @@
-//! Recognises a run: consecutive full segments of one flow that the kernel, or the device, can cut out of one packet again
-//! (TSO; `tcp_gso_segment` of `net/ipv4/tcp_offload.c`).
+//! Recognises a run: consecutive full segments of one flow that the kernel, or the device, can cut
+//! out of one packet again (TSO; `tcp_gso_segment` of `net/ipv4/tcp_offload.c`).
 
 use super::segment::{ACK, FIN, FLAGS, Layout, PSH, SEQ, URGENT, WINDOW};
 use fs_core::Framing;
@@ -9,14 +9,16 @@ use fs_core::Framing;
 pub(crate) const SEGMENTS_MIN: usize = 8;
 /// Bytes from which a run is merged with fewer segments: at MTU 9000 seven fill a packet.
 pub(crate) const BYTES_MIN: usize = 24 << 10;
-/// Most bytes of a merged packet, link-layer header included. A device takes fewer than `GSO_LEGACY_MAX_SIZE` (65,536) unless it is
-/// told otherwise; a longer one the kernel cuts by itself (`gso_features_check`).
+/// Most bytes of a merged packet, link-layer header included. A device takes fewer than
+/// `GSO_LEGACY_MAX_SIZE` (65,536) unless it is told otherwise; a longer one the kernel cuts by
+/// itself (`gso_features_check`).
 const PACKET_MAX: usize = 65_535;
-/// Maximum number of frames of a run: each frame is one vector of a system call, next to the header's (`UIO_MAXIOV` is 1024).
-/// Lower: runs of segments that lie in many frames are cut off; higher: the kernel refuses the call.
+/// Maximum number of frames of a run: each frame is one vector of a system call, next to the
+/// header's (`UIO_MAXIOV` is 1024). Lower: runs of segments that lie in many frames are cut off;
+/// higher: the kernel refuses the call.
 pub(crate) const FRAMES_MAX: usize = 1000;
-/// Shortest packet that is looked at, in bytes: runs of shorter ones are no bulk transfer, and short answers of many flows shall
-/// cost one comparison each.
+/// Shortest packet that is looked at, in bytes: runs of shorter ones are no bulk transfer, and
+/// short answers of many flows shall cost one comparison each.
 const PACKET_MIN: usize = 512;
 
 /// A packet of a batch, which may be a chain of frames.
@@ -48,8 +50,9 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Returns the longest run that `first` and the packets after it make. Returns `None` if `first` is not the full segment of a
-    /// bulk transfer. The headers of a segment lie in its first frame; a packet with other headers ends the run.
+    /// Returns the longest run that `first` and the packets after it make. Returns `None` if
+    /// `first` is not the full segment of a bulk transfer. The headers of a segment lie in its
+    /// first frame; a packet with other headers ends the run.
     #[inline]
     pub(crate) fn of<'a>(framing: Framing, first: Packet<'a>, rest: impl Iterator<Item = Packet<'a>>) -> Option<Run> {
         if first.len < PACKET_MIN {

@@ -37,9 +37,10 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Reads the headers of a packet of `len` bytes that begins with `packet`, which are all of its headers. Returns `None` unless it
-    /// is a whole TCP segment over IPv4 without IP options or over IPv6 without extension headers, with at most one VLAN tag, whose
-    /// lengths are those of the packet.
+    /// Reads the headers of a packet of `len` bytes that begins with `packet`, which are all of its
+    /// headers. Returns `None` unless it is a whole TCP segment over IPv4 without IP options or
+    /// over IPv6 without extension headers, with at most one VLAN tag, whose lengths are those of
+    /// the packet.
     #[inline]
     pub(crate) fn of(framing: Framing, packet: &[u8], len: usize) -> Option<Layout> {
         let (network, v6) = network(framing, packet)?;
@@ -103,8 +104,8 @@ fn network(framing: Framing, packet: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// A number for the flow that a packet belongs to, below `1 << bits`; `None` if it is no TCP segment. Two flows may have the same
-/// number.
+/// A number for the flow that a packet belongs to, below `1 << bits`; `None` if it is no TCP
+/// segment. Two flows may have the same number.
 #[inline]
 pub(crate) fn flow_number(framing: Framing, packet: &[u8], bits: u32) -> Option<usize> {
     let (network, v6) = network(framing, packet)?;

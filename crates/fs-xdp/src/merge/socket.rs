@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 /// flight. More only fills the queueing discipline. With less, a flow with 4 MiB in flight would
 /// wait.
 const SEND_BUFFER: i32 = 4 << 20;
-/// Time for which nothing is sent by the socket after the kernel had no room. Shorter: calls that copy for nothing; longer: the device
-/// idles. A queue of 10 Gb/s sends a merged packet in 52 µs.
+/// Time for which nothing is sent by the socket after the kernel had no room. Shorter: calls that
+/// copy for nothing; longer: the device idles. A queue of 10 Gb/s sends a merged packet in 52 µs.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// The result of sending a packet or a run.
@@ -36,7 +36,8 @@ pub(crate) enum Outcome {
     Refused,
 }
 
-/// Returns a packet socket that sends super-segments by the device with this index, in the calling thread's network namespace.
+/// Returns a packet socket that sends super-segments by the device with this index, in the calling
+/// thread's network namespace.
 pub(crate) fn bound(index: u32) -> io::Result<OwnedFd> {
     let socket = packet::socket()?;
     packet::set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;

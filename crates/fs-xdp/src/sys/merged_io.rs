@@ -1,4 +1,5 @@
-//! One packet in one system call, out of a header and the frames behind it: `sendmsg` for packet sockets, `writev` for TUN and TAP.
+//! One packet in one system call, out of a header and the frames behind it: `sendmsg` for packet
+//! sockets, `writev` for TUN and TAP.
 
 use crate::umem::UmemPool;
 use fs_core::{FramePool, TxFrame};
@@ -13,11 +14,12 @@ pub(crate) struct Pieces(Vec<libc::iovec>);
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Sends `header` and the packets in `frames`, each without its first `skip` bytes, to a packet socket as one message. The first frame
-    /// of each packet has at least `skip` bytes.
+    /// Sends `header` and the packets in `frames`, each without its first `skip` bytes, to a packet
+    /// socket as one message. The first frame of each packet has at least `skip` bytes.
     ///
     /// # Errors
-    /// Those of sendmsg(2). Nothing has been sent then, but for what the kernel had cut out of it before a queue was full.
+    /// Those of sendmsg(2). Nothing has been sent then, but for what the kernel had cut out of it
+    /// before a queue was full.
     pub(crate) fn send_message(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -31,7 +33,8 @@ impl Pieces {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = self.0.as_mut_ptr();
         message.msg_iovlen = self.0.len();
-        // SAFETY: the vectors point to live bytes of `header` and of chunks that `frames` own; sendmsg(2) only reads them.
+        // SAFETY: the vectors point to live bytes of `header` and of chunks that `frames` own;
+        // sendmsg(2) only reads them.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -66,8 +69,9 @@ impl Pieces {
     }
 }
 
-/// Returns true if the kernel still holds packets that were sent by a socket (`SIOCOUTQ`): in a queueing discipline, with the device, or on
-/// a virtual device's way to its peer. True where it does not tell.
+/// Returns true if the kernel still holds packets that were sent by a socket (`SIOCOUTQ`): in a
+/// queueing discipline, with the device, or on a virtual device's way to its peer. True where it
+/// does not tell.
 pub(crate) fn is_in_flight(socket: BorrowedFd<'_>) -> bool {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ (the number of TIOCOUTQ) writes a live integer.

@@ -1,4 +1,5 @@
-//! TCP segments as the engine builds them, and the segmentation that a device does. Shared with the unit tests of `merge`.
+//! TCP segments as the engine builds them, and the segmentation that a device does. Shared with the
+//! unit tests of `merge`.
 
 use fs_core::Framing;
 
@@ -124,8 +125,9 @@ impl Flow {
         sum(&bytes[addresses..self.transport()], 6 + tcp_len as u32)
     }
 
-    /// What `tcp_gso_segment` and `inet_gso_segment` make of a packet whose segments have `mss` bytes, but for the identification of
-    /// IPv4, which the kernel increments from segment to segment (RFC 6864: it means nothing with Don't Fragment).
+    /// What `tcp_gso_segment` and `inet_gso_segment` make of a packet whose segments have `mss`
+    /// bytes, but for the identification of IPv4, which the kernel increments from segment to
+    /// segment (RFC 6864: it means nothing with Don't Fragment).
     pub fn cut(self, packet: &[u8], mss: usize) -> Vec<Vec<u8>> {
         let (at, start) = (self.payload(), self.transport());
         let seq = u32::from_be_bytes(packet[start + SEQ..][..4].try_into().unwrap());

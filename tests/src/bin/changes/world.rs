@@ -194,10 +194,10 @@ impl<'a> World<'a> {
         std::thread::sleep(Duration::from_millis(random.below(longest + 1)));
     }
 
-    /// Runs a step, and returns whether its last command succeeded. Replies of the host's kernel while its device goes down are not counted: veth
-    /// takes the program off its queues before it stops them (`veth_disable_xdp`), so the kernel
-    /// gets their packets. The replies do not leave, because the device no longer sends
-    /// (`dev_deactivate_many` comes before `ndo_stop`).
+    /// Runs a step, and returns whether its last command succeeded. Replies of the host's kernel
+    /// while its device goes down are not counted: veth takes the program off its queues before it
+    /// stops them (`veth_disable_xdp`), so the kernel gets their packets. The replies do not leave,
+    /// because the device no longer sends (`dev_deactivate_many` comes before `ndo_stop`).
     fn play(&mut self, step: &Step, verbose: bool) -> Result<bool> {
         let Some((down, rest)) = step.down_and_rest() else { return Ok(self.step(step, verbose)) };
         let before = self.kernel_resets()?;

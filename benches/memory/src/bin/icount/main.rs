@@ -1,8 +1,9 @@
 //! Instructions per piece of work, counted by callgrind: equal on an idle and on a busy machine.
 //!
 //! Only functions named `counted_turn` count: an engine's turn with the application's calls,
-//! without the generator. Each scenario runs for n and for 2 n pieces of work. The difference is divided by n, so that set-up and
-//! warm-up cancel. See `cargo xtask icount` for the build that the record holds for.
+//! without the generator. Each scenario runs for n and for 2 n pieces of work. The difference is
+//! divided by n, so that set-up and warm-up cancel. See `cargo xtask icount` for the build that the
+//! record holds for.
 
 mod scenario;
 mod table;

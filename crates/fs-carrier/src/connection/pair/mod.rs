@@ -39,13 +39,15 @@ impl<K: Kernel> Drop for Asleep<'_, K> {
 }
 
 impl<K: Kernel> Pair<K> {
-    /// Makes the end of a connection whose bytes were all the kernel's so far. The other end may follow at any later time, or never.
+    /// Makes the end of a connection whose bytes were all the kernel's so far. The other end may
+    /// follow at any later time, or never.
     ///
-    /// `side` is memory of zeros that the holders of this end alone map. The caller has made sure that no thread is in a call on the
-    /// socket, and that [`exact::carried`] is what it has counted itself.
+    /// `side` is memory of zeros that the holders of this end alone map. The caller has made sure
+    /// that no thread is in a call on the socket, and that [`exact::carried`] is what it has
+    /// counted itself.
     ///
-    /// All that this end has sent so far counts as one send, which [`Region::create`] has begun: `K` and `R` count from the
-    /// connection's first byte, so the two ends need no common moment.
+    /// All that this end has sent so far counts as one send, which [`Region::create`] has begun:
+    /// `K` and `R` count from the connection's first byte, so the two ends need no common moment.
     ///
     /// # Errors
     /// The kernel gives no TCP_INFO, or the numbers do not stand still (`EAGAIN`): the connection is left as it is.
@@ -127,7 +129,8 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// Sends bytes by the carrier of the moment, as send(2) does. Returns how many; fewer than all only where send(2) returned fewer.
+    /// Sends bytes by the carrier of the moment, as send(2) does. Returns how many; fewer than all
+    /// only where send(2) returned fewer.
     ///
     /// # Errors
     /// The errors of send(2).
@@ -155,8 +158,9 @@ impl<K: Kernel> Pair<K> {
         self.producer().send(bytes, dont_wait)
     }
 
-    /// Hands bytes to the kernel by a call of the caller's: sendfile(2), splice(2), sendmsg(2) with control data. The kernel carries from
-    /// here on, until the receiver asks for the ring again. `may_hold`: the kernel may hold the bytes back until more come (P6).
+    /// Hands bytes to the kernel by a call of the caller's: sendfile(2), splice(2), sendmsg(2) with
+    /// control data. The kernel carries from here on, until the receiver asks for the ring again.
+    /// `may_hold`: the kernel may hold the bytes back until more come (P6).
     ///
     /// # Errors
     /// The errors of `call`, which returns how many bytes it handed over.
@@ -193,7 +197,8 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// The caller is about to end its outgoing direction by shutdown(2), or to send urgent data: the kernel carries for good.
+    /// The caller is about to end its outgoing direction by shutdown(2), or to send urgent data:
+    /// the kernel carries for good.
     pub fn before_shutdown_send(&self) {
         self.producer().to_kernel(true);
     }
@@ -210,9 +215,10 @@ impl<K: Kernel> Pair<K> {
         self.producer().to_kernel(true);
     }
 
-    /// The caller is about to close the last descriptor of the socket: the kernel carries for good, so the peer's next receive finds the end
-    /// behind the ring's bytes. Returns whether bytes are unread in the incoming ring: then the kernel has to reset the connection
-    /// (SO_LINGER of 0 seconds), as it does for unread bytes of its own.
+    /// The caller is about to close the last descriptor of the socket: the kernel carries for good,
+    /// so the peer's next receive finds the end behind the ring's bytes. Returns whether bytes are
+    /// unread in the incoming ring: then the kernel has to reset the connection (SO_LINGER of 0
+    /// seconds), as it does for unread bytes of its own.
     pub fn before_close(&self) -> bool {
         self.producer().to_kernel(true);
         let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return true };
@@ -234,7 +240,8 @@ impl<K: Kernel> Pair<K> {
         Ok(by_kernel + self.unread_in_ring())
     }
 
-    /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number. 0 as long as kernel bytes that precede them have not arrived.
+    /// Returns the ring's unread bytes: what FIONREAD adds to the kernel's number. 0 as long as
+    /// kernel bytes that precede them have not arrived.
     pub fn unread_in_ring(&self) -> u64 {
         let Ok(_guard) = self.view.side().receive.lock.lock(&self.kernel) else { return 0 };
         let consumer = self.consumer();
@@ -258,7 +265,8 @@ impl<K: Kernel> Pair<K> {
             && receive.distrusted.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether a piece of any usual length fits into the outgoing ring, as far as the last message from the peer tells.
+    /// Returns whether a piece of any usual length fits into the outgoing ring, as far as the last
+    /// message from the peer tells.
     #[inline]
     pub(crate) fn ring_has_room(&self) -> bool {
         let (direction, ring) = self.view.outgoing();
@@ -279,7 +287,8 @@ impl<K: Kernel> Pair<K> {
         direction.line_b.sent.load(Ordering::Acquire) > self.view.side().receive.received.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a receive that does not wait would find bytes, an end or an error, as far as the words know of it.
+    /// Returns whether a receive that does not wait would find bytes, an end or an error, as far as
+    /// the words know of it.
     #[inline]
     pub(crate) fn is_ready_by_words(&self, seen: Snapshot) -> bool {
         if self.has_late_bytes() { self.is_late_ready(seen) } else { self.has_ring_bytes_behind(seen) }
@@ -312,8 +321,8 @@ impl<K: Kernel> Pair<K> {
         seen.is_pinned() && !self.has_ring_bytes_behind(seen) && !self.has_kept_error()
     }
 
-    /// Like [`Pair::is_ready_by_words`] with kernel bytes that are counted and unread. The count says that send(2) has taken them, and
-    /// nothing of their arrival.
+    /// Like [`Pair::is_ready_by_words`] with kernel bytes that are counted and unread. The count
+    /// says that send(2) has taken them, and nothing of their arrival.
     #[cold]
     fn is_late_ready(&self, seen: Snapshot) -> bool {
         if self.has_ring_bytes_behind(seen) && self.missing_before_ring(seen) == 0 {
@@ -419,7 +428,8 @@ impl<K: Kernel> Pair<K> {
         }
     }
 
-    /// C5 for a receiver that does not wait, and has found the kernel's queue empty: only if the next epoll_wait(2) of its set looks.
+    /// C5 for a receiver that does not wait, and has found the kernel's queue empty: only if the
+    /// next epoll_wait(2) of its set looks.
     #[cold]
     fn set_ring_for_set(&self, consumer: &Consumer<'_, K>) {
         if self.pacing.is_eager {

@@ -8,8 +8,9 @@ use crate::position::Position;
 use crate::ring_unsafe::load_inline;
 use crate::sync::Ordering;
 
-/// Interval at which a receiver that neither waits nor uses a set asks the kernel while the ring carries (C9). More often: a system call
-/// where the ring would do; less often: it learns later of an end.
+/// Interval at which a receiver that neither waits nor uses a set asks the kernel while the ring
+/// carries (C9). More often: a system call where the ring would do; less often: it learns later of
+/// an end.
 const ASK_KERNEL_NS: u64 = 50_000;
 /// Number of times that a receiver which would spin receives again after C5 has failed because of a
 /// send in flight. More: CPU for a sender that does not run. Fewer: a sleep, and a wake-up for the
@@ -38,7 +39,8 @@ impl<K: Kernel> Pair<K> {
         self.recv_any(into, mode, spin_ns)
     }
 
-    /// C1 for one message that stands in the word's line, with nothing else to be considered: the next bytes are its, and all of it fits.
+    /// C1 for one message that stands in the word's line, with nothing else to be considered: the
+    /// next bytes are its, and all of it fits.
     #[inline]
     fn recv_short(&self, into: &mut [u8]) -> Option<usize> {
         let (direction, _) = self.view.incoming();
@@ -131,8 +133,8 @@ impl<K: Kernel> Pair<K> {
                         spin_ns = self.look_at_words(spin_ns);
                         continue;
                     }
-                    // The sender's bytes arrive within a moment: another receive costs less than a sleep, and may find the ring free
-                    // afterwards.
+                    // The sender's bytes arrive within a moment: another receive costs less than a
+                    // sleep, and may find the ring free afterwards.
                     let seen = consumer.direction.line_a.word.load();
                     if spin_ns != 0 && retries > 0 && seen.in_flight() != 0 && seen.has_joined() && !seen.is_pinned() {
                         retries -= 1;
@@ -167,10 +169,12 @@ impl<K: Kernel> Pair<K> {
         self.kernel.recv(&mut [], mode)
     }
 
-    /// C7 for a receive that began at `start_ns`. It does not wait in recv(2): another thread may take the bytes that are missing.
+    /// C7 for a receive that began at `start_ns`. It does not wait in recv(2): another thread may
+    /// take the bytes that are missing.
     ///
-    /// recv(2) without a time-out goes on after a handler with SA_RESTART, and poll(2) does not say which handler has run. So only a receive
-    /// with a time-out ends, which recv(2) never restarts, and one that has bytes.
+    /// recv(2) without a time-out goes on after a handler with SA_RESTART, and poll(2) does not say
+    /// which handler has run. So only a receive with a time-out ends, which recv(2) never restarts,
+    /// and one that has bytes.
     #[cold]
     fn wait_behind(&self, start_ns: u64, mode: RecvMode) -> Result<(), Errno> {
         let limit = self.kernel.receive_limit_ns()?;
@@ -185,8 +189,9 @@ impl<K: Kernel> Pair<K> {
 
     /// Handles the end of the stream that the kernel reports.
     ///
-    /// A peer that ends its stream by close(2) or shutdown(2) has made the kernel the carrier for good, and resets the connection if it leaves
-    /// bytes unread. One that has done neither is dead. If it has left bytes in the ring, the kernel would have reset the connection.
+    /// A peer that ends its stream by close(2) or shutdown(2) has made the kernel the carrier for
+    /// good, and resets the connection if it leaves bytes unread. One that has done neither is
+    /// dead. If it has left bytes in the ring, the kernel would have reset the connection.
     #[cold]
     fn end(&self) -> Result<usize, Errno> {
         if let Some(error) = self.kept_error() {
@@ -217,8 +222,9 @@ impl<K: Kernel> Pair<K> {
                     self.keep_error(error);
                     return done;
                 }
-                // C9: another sender has yet to count these bytes, and the report of them may be gone. If this fails, bytes have arrived in
-                // the ring. Once, because a hostile peer may take it back again and again.
+                // C9: another sender has yet to count these bytes, and the report of them may be
+                // gone. If this fails, bytes have arrived in the ring. Once, because a hostile peer
+                // may take it back again and again.
                 Found::NothingByRing if !has_set_kernel => {
                     has_set_kernel = true;
                     let _set = consumer.set_kernel();
@@ -229,8 +235,9 @@ impl<K: Kernel> Pair<K> {
         done
     }
 
-    /// MSG_PEEK of both carriers' bytes: the kernel's that precede the ring's, the ring's, and the kernel's that follow. Waits in the kernel
-    /// if `mode` does; the caller has pinned the connection then, so the ring stays as it is.
+    /// MSG_PEEK of both carriers' bytes: the kernel's that precede the ring's, the ring's, and the
+    /// kernel's that follow. Waits in the kernel if `mode` does; the caller has pinned the
+    /// connection then, so the ring stays as it is.
     #[cold]
     fn peek_both(&self, into: &mut [u8], mode: RecvMode) -> Result<usize, Errno> {
         let Ok(guard) = self.view.side().receive.lock.lock(&self.kernel) else { return self.recv_reentered() };

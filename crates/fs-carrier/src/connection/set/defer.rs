@@ -1,8 +1,9 @@
 //! E6: epoll_ctl(2) of a connection changes the library's table only. The kernel is told before it is asked.
 //!
-//! A thread that looks at the rings needs nothing of the kernel's set. Programs that register EPOLLOUT for each message, or take a connection
-//! out and put it in again, make two to five system calls a message. Of several changes before a thread asks the kernel, at most the
-//! last one is told: that pays also while the kernel carries, and makes up for what the library costs there.
+//! A thread that looks at the rings needs nothing of the kernel's set. Programs that register
+//! EPOLLOUT for each message, or take a connection out and put it in again, make two to five system
+//! calls a message. Of several changes before a thread asks the kernel, at most the last one is
+//! told: that pays also while the kernel carries, and makes up for what the library costs there.
 
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ impl<K: Kernel> Set<K> {
     /// that the kernel's set has. The caller knows that the operation is valid for the
     /// application's registration, and that no other process has the set.
     ///
-    /// Returns false if nothing is noted: a thread sleeps in the set, or the connection is pinned, edge-triggered or not in the kernel's set. The caller calls
-    /// [`Set::tell`], and then the kernel.
+    /// Returns false if nothing is noted: a thread sleeps in the set, or the connection is pinned,
+    /// edge-triggered or not in the kernel's set. The caller calls [`Set::tell`], and then the
+    /// kernel.
     pub fn defer(
         &self,
         kernel: &impl KernelSet,
@@ -70,9 +72,10 @@ impl<K: Kernel> Hot<K> {
     /// it needs. Returns false if the call is not needed, because rings report the deferred events,
     /// and the kernel has nothing by its present registrations.
     ///
-    /// Registrations that the application has withdrawn stay as long as they report nothing. A program that registers a thousand connections
-    /// for space and bytes in turn asks with both kinds deferred. If each of these calls withdrew what the other kind needs again, the
-    /// kernel would be told of each message.
+    /// Registrations that the application has withdrawn stay as long as they report nothing. A
+    /// program that registers a thousand connections for space and bytes in turn asks with both
+    /// kinds deferred. If each of these calls withdrew what the other kind needs again, the kernel
+    /// would be told of each message.
     pub(super) fn prepare_ask(&mut self, kernel: &impl KernelSet) -> bool {
         if self.untold.is_empty() {
             return true;

@@ -22,7 +22,8 @@ const SHORT_LIST: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MaySleep {
     Yes,
-    /// Kernel bytes that precede unread ring bytes have not arrived. They wake the thread, unless another one takes them (C7).
+    /// Kernel bytes that precede unread ring bytes have not arrived. They wake the thread, unless
+    /// another one takes them (C7).
     Briefly,
     /// A connection has bytes to report.
     No,
@@ -127,7 +128,8 @@ impl<K: Kernel> Hot<K> {
         Ok(())
     }
 
-    /// E1: reports the hot connections that have bytes, and drops those that the kernel carries again. Returns how many events it wrote.
+    /// E1: reports the hot connections that have bytes, and drops those that the kernel carries
+    /// again. Returns how many events it wrote.
     pub(super) fn scan(&mut self, kernel: &impl KernelSet, into: &mut [Event]) -> usize {
         self.calls = self.calls.wrapping_add(1);
         self.has_ends = false;
@@ -222,8 +224,9 @@ impl<K: Kernel> Hot<K> {
         }
     }
 
-    /// C9: the kernel has reported `events[own..]`. An event of a connection that is in `events[..own]`, by the ring, is joined with that one.
-    /// Returns the number of events that are left.
+    /// C9: the kernel has reported `events[own..]`. An event of a connection that is in
+    /// `events[..own]`, by the ring, is joined with that one. Returns the number of events that are
+    /// left.
     pub(super) fn merge(&mut self, events: &mut [Event], own: usize) -> usize {
         if own == events.len() {
             return own;
@@ -245,8 +248,8 @@ impl<K: Kernel> Hot<K> {
         join(&mut events[..left], own)
     }
 
-    /// The kernel has made the one report of connections with ring bytes: it is theirs too. One that comes after the ring's own is dropped.
-    /// Returns how many events are left.
+    /// The kernel has made the one report of connections with ring bytes: it is theirs too. One
+    /// that comes after the ring's own is dropped. Returns how many events are left.
     #[cold]
     fn spend_one_shots(&mut self, events: &mut [Event], own: usize) -> usize {
         let mut left = own;
@@ -276,7 +279,8 @@ impl<K: Kernel> Hot<K> {
     }
 }
 
-/// Joins events of `events[own..]` with those of the same connections in `events[..own]`. Returns the number of events that are left.
+/// Joins events of `events[own..]` with those of the same connections in `events[..own]`. Returns
+/// the number of events that are left.
 pub(super) fn join(events: &mut [Event], own: usize) -> usize {
     if own == 0 || own == events.len() {
         return events.len();
@@ -354,8 +358,9 @@ impl<K: Kernel> Entry<K> {
         !self.is_edge_triggered() && self.events & READABLE != 0 && !word.is_kernel_only()
     }
 
-    /// Returns whether room to send is an event, and the ring has some: a send would not wait, whatever the kernel's queue is like. Not
-    /// where the kernel alone knows of bytes, which it reports together with the room.
+    /// Returns whether room to send is an event, and the ring has some: a send would not wait,
+    /// whatever the kernel's queue is like. Not where the kernel alone knows of bytes, which it
+    /// reports together with the room.
     #[inline]
     pub(super) fn has_room(&self, word: Snapshot) -> bool {
         self.events & WRITABLE != 0
@@ -364,7 +369,8 @@ impl<K: Kernel> Entry<K> {
             && self.member.pair().ring_has_room()
     }
 
-    /// Returns whether unread ring bytes up to `tail` are an event as soon as they are next: one per arrival if edge-triggered.
+    /// Returns whether unread ring bytes up to `tail` are an event as soon as they are next: one
+    /// per arrival if edge-triggered.
     #[inline]
     fn wants_ring(&self, tail: Position) -> bool {
         self.events & READABLE != 0 && (!self.is_edge_triggered() || self.reported != Some(tail))

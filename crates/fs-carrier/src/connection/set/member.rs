@@ -76,8 +76,9 @@ impl<K: Kernel> Member<K> {
         (!is_known).then_some(Registration { fd, event: Some(Event { events, data }) })
     }
 
-    /// Returns whether the ring has made the one report of an EPOLLONESHOT registration. The kernel's one has no events then, but would
-    /// report an error or a hang-up, which the set drops as long as the member is in it.
+    /// Returns whether the ring has made the one report of an EPOLLONESHOT registration. The
+    /// kernel's one has no events then, but would report an error or a hang-up, which the set drops
+    /// as long as the member is in it.
     pub fn is_spent(&self) -> bool {
         self.is_spent.load(Ordering::Relaxed)
     }
@@ -112,8 +113,9 @@ impl<K: Kernel> Member<K> {
 }
 
 impl<K: Kernel> Member<K> {
-    /// C5 for a connection in this set, with the receive lock: the set's gate is tried, and no thread may sleep in the set. The connection
-    /// becomes hot together with the carrier's change. Returns whether the ring carries or is asked for.
+    /// C5 for a connection in this set, with the receive lock: the set's gate is tried, and no
+    /// thread may sleep in the set. The connection becomes hot together with the carrier's change.
+    /// Returns whether the ring carries or is asked for.
     pub(crate) fn set_ring(self: &Arc<Self>, consumer: &Consumer<'_, K>) -> bool {
         let Some(set) = self.set.upgrade() else { return consumer.set_ring() };
         let Some(mut hot) = set.gate.try_lock(consumer.kernel) else { return false };

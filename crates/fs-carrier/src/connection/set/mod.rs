@@ -1,9 +1,10 @@
 //! The rules of an epoll set, E1 to E6.
 //!
-//! The set is the application's own, in the kernel. This is what the library keeps about it in one process: which of the promoted
-//! connections in it are **hot** (their ring carries, or has unread bytes), and how many threads sleep in it. A hot connection is looked at by
-//! its word; before a thread sleeps in the kernel, the kernel becomes the carrier of every hot connection. So a thread that sleeps is
-//! woken by the kernel, always.
+//! The set is the application's own, in the kernel. This is what the library keeps about it in one
+//! process: which of the promoted connections in it are **hot** (their ring carries, or has unread
+//! bytes), and how many threads sleep in it. A hot connection is looked at by its word; before a
+//! thread sleeps in the kernel, the kernel becomes the carrier of every hot connection. So a thread
+//! that sleeps is woken by the kernel, always.
 //!
 //! | the caller's event | call |
 //! |---|---|
@@ -15,7 +16,8 @@
 //! | epoll_wait(2) of any set in which a promoted connection may come to be | [`Set::wait`] |
 //! | fork(2), in the child | the old [`Set`]s and [`Member`]s are forgotten, not dropped: a thread of the parent may have been in one. The first use of a set pins the connections in it ([`Pair::pin`](crate::pair::Pair::pin)) and adds them to a new `Set` |
 //!
-//! Locks are taken in this order: gate, the pair's membership, the pair's receive lock. A holder of a later one only tries an earlier one.
+//! Locks are taken in this order: gate, the pair's membership, the pair's receive lock. A holder of
+//! a later one only tries an earlier one.
 
 mod defer;
 mod hot;
@@ -80,8 +82,9 @@ impl<K: Kernel> Set<K> {
     /// A connection in a second set is pinned. The returned [`Member`] is for [`Set::change`] and [`Set::remove`].
     ///
     /// # Errors
-    /// Those of [`KernelSet::interrupt`]: a thread sleeps in the set, has to look at unread ring bytes, and cannot be told. The connection is
-    /// not in the set, and the caller takes it out of the kernel's.
+    /// Those of [`KernelSet::interrupt`]: a thread sleeps in the set, has to look at unread ring
+    /// bytes, and cannot be told. The connection is not in the set, and the caller takes it out of
+    /// the kernel's.
     pub fn add(
         self: &Arc<Self>,
         kernel: &impl KernelSet,
@@ -191,8 +194,9 @@ impl<K: Kernel> Set<K> {
         member.pair().leave_set(member);
     }
 
-    /// The set is about to be in another one, whose sleepers only the kernel knows: it is readable as long as a ring in it has bytes to report.
-    /// The interruption of E5 says so. The next scan that finds nothing ends it, or the next call of this function.
+    /// The set is about to be in another one, whose sleepers only the kernel knows: it is readable
+    /// as long as a ring in it has bytes to report. The interruption of E5 says so. The next scan
+    /// that finds nothing ends it, or the next call of this function.
     ///
     /// # Errors
     /// The errors of [`KernelSet::interrupt`].

@@ -206,7 +206,8 @@ impl<K: Kernel> Set<K> {
         hot.sleepers = hot.sleepers.saturating_sub(1);
         let n = result?;
         let left = drop_interrupt(kernel, &mut into[..n]);
-        // The interruption stays until a scan leaves nothing to report: a call returns a part, and the next sleeper has to look for the rest.
+        // The interruption stays until a scan leaves nothing to report: a call returns a part, and
+        // the next sleeper has to look for the rest.
         let is_cut = n == 0 && bound.is_some() && end.is_none_or(|end| now < end);
         let left = hot.merge(&mut into[..left], 0);
         if is_cut || (n > 0 && left == 0) {

@@ -61,8 +61,8 @@ impl<P: FramePool> Stack<P> {
         })
     }
 
-    /// Sets the peer of a socket whose datagrams the runtime sends by another way than this stack's interfaces, and the address that
-    /// they have there.
+    /// Sets the peer of a socket whose datagrams the runtime sends by another way than this stack's
+    /// interfaces, and the address that they have there.
     pub fn udp_connect_from(&mut self, id: UdpId, remote: SocketAddr, source: IpAddr) -> Result<(), Error> {
         self.change_binding(id, |udp| udp.connect(id, remote, source))
     }

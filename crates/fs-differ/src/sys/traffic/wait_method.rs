@@ -106,7 +106,8 @@ impl WaitMethod {
             }
             let mut entry = libc::pollfd { fd: descriptor, events: events as i16, revents: 0 };
             let mut event = libc::epoll_event { events: 0, u64: 0 };
-            // SAFETY: an entry, sets that are empty at first and a number below FD_SETSIZE, or room for an event; a mask and no time.
+            // SAFETY: an entry, sets that are empty at first and a number below FD_SETSIZE, or room
+            // for an event; a mask and no time.
             let got = unsafe {
                 match self.way {
                     7 if (0..LAST).contains(&descriptor) => {

@@ -23,7 +23,8 @@ define! {
     fn __vfork() -> pid_t = vfork();
     /// _Fork(3): fork without the handlers of pthread_atfork(3).
     fn _Fork() -> pid_t = around_fork(|| real::_Fork());
-    /// clone(2). A child with memory of its own is one of a fork; a child in its parent's memory until it execs gets its own.
+    /// clone(2). A child with memory of its own is one of a fork; a child in its parent's memory
+    /// until it execs gets its own.
     fn clone(entry: Entry, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t) -> c_int = {
         // Without a function the C library returns EINVAL.
         match forking_flags(flags).filter(|_| entry.is_some()) {

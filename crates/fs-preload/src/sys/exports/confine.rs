@@ -48,9 +48,10 @@ pub(super) fn before_seccomp(operation: usize, flags: usize, filter: *const sock
 
 /// Returns whether this may be a filter that takes effect. `probe` makes the call with another filter.
 ///
-/// Programs ask what the kernel supports by a filter that is null. Afterwards is too late to pin sockets, since the filter may forbid it,
-/// so the kernel is asked by a filter whose instructions cannot be read. It checks the right to set one before it reads them
-/// (`seccomp_prepare_filter()` of kernel/seccomp.c).
+/// Programs ask what the kernel supports by a filter that is null. Afterwards is too late to pin
+/// sockets, since the filter may forbid it, so the kernel is asked by a filter whose instructions
+/// cannot be read. It checks the right to set one before it reads them (`seccomp_prepare_filter()`
+/// of kernel/seccomp.c).
 fn is_filter(filter: *const sock_fprog, probe: impl FnOnce(*const sock_fprog) -> c_long) -> bool {
     if !memory::is_readable(filter, size_of::<sock_fprog>()) {
         return false;

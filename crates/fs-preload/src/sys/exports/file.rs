@@ -20,12 +20,13 @@ use crate::sys::{memory, real};
 const BY_RING: usize = 16 << 10;
 /// Flags of splice(2).
 const SPLICE_FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-/// Bytes of a file or of a ring's rest that are copied at once, on the stack of a thread that may be small. A pipe takes as many at once
-/// (`PIPE_BUF`), or none.
+/// Bytes of a file or of a ring's rest that are copied at once, on the stack of a thread that may
+/// be small. A pipe takes as many at once (`PIPE_BUF`), or none.
 const PIECE: usize = 4096;
 
 define! {
-    /// sendfile(2). Without an offset, and to a pipe, it is splice(2) of any file (`do_sendfile()` of fs/read_write.c, since Linux 5.12).
+    /// sendfile(2). Without an offset, and to a pipe, it is splice(2) of any file (`do_sendfile()`
+    /// of fs/read_write.c, since Linux 5.12).
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, n: size_t) -> ssize_t = {
         if offset.is_null() && descriptor::is_known(input) && is_pipe(out) {
             return splice(input, core::ptr::null_mut(), out, core::ptr::null_mut(), n, 0);
@@ -256,12 +257,14 @@ unsafe fn leave_block(block: *const aiocb) {
     }
 }
 
-/// Closes a new io_uring, and returns the negative error number of a host where io_uring is forbidden (kernel.io_uring_disabled).
+/// Closes a new io_uring, and returns the negative error number of a host where io_uring is
+/// forbidden (kernel.io_uring_disabled).
 ///
 /// # Safety
 /// `parameters` are those of a successful io_uring_setup(2).
 pub(super) unsafe fn refuse_io_uring(ring: libc::c_long, parameters: *const u32) -> c_int {
-    /// `IORING_SETUP_REGISTERED_FD_ONLY`: the result is an index of the thread's, which ends with the thread, and no descriptor.
+    /// `IORING_SETUP_REGISTERED_FD_ONLY`: the result is an index of the thread's, which ends with
+    /// the thread, and no descriptor.
     const REGISTERED_FD_ONLY: u32 = 1 << 15;
     // SAFETY: the kernel has read and written them. The flags are the third word (struct io_uring_params).
     if unsafe { parameters.add(2).read_unaligned() } & REGISTERED_FD_ONLY == 0 {

@@ -58,8 +58,9 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// A data call. `libc` makes the C library's call with the caller's arguments; `promoted` makes it on a promoted socket, and returns nothing
-/// if the C library's call is right all the same. `bytes` returns how many bytes of the stream a result stands for.
+/// A data call. `libc` makes the C library's call with the caller's arguments; `promoted` makes it
+/// on a promoted socket, and returns nothing if the C library's call is right all the same. `bytes`
+/// returns how many bytes of the stream a result stands for.
 #[inline]
 fn data_call<T: Copy>(
     fd: c_int,

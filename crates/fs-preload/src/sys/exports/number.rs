@@ -7,7 +7,8 @@ use crate::promotion;
 use crate::sys::errno::keeping_errno;
 use crate::sys::{memory, real};
 
-/// `CLOSE_RANGE_UNSHARE`: the one flag with which descriptors are closed. With `CLOSE_RANGE_CLOEXEC` none is, and others are EINVAL.
+/// `CLOSE_RANGE_UNSHARE`: the one flag with which descriptors are closed. With
+/// `CLOSE_RANGE_CLOEXEC` none is, and others are EINVAL.
 const CLOSE_RANGE_UNSHARE: c_int = 2;
 
 define! {

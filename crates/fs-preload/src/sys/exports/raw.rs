@@ -108,8 +108,8 @@ define! {
     };
 }
 
-/// io_submit(2) reads and writes sockets as aio_read(3) does, and polls epoll sets (`IOCB_CMD_POLL`). Programs that read files by it keep
-/// their rings.
+/// io_submit(2) reads and writes sockets as aio_read(3) does, and polls epoll sets
+/// (`IOCB_CMD_POLL`). Programs that read files by it keep their rings.
 ///
 /// # Safety
 /// Like io_submit(2).
@@ -159,7 +159,8 @@ unsafe fn mask_of_pselect(pair: *const [usize; 2]) -> Option<*const sigset_t> {
     is_mask(mask, len).then(|| from(mask))
 }
 
-/// Calls a function that waits, and writes the time that is left back, as these system calls do and the C library's functions do not.
+/// Calls a function that waits, and writes the time that is left back, as these system calls do and
+/// the C library's functions do not.
 ///
 /// # Safety
 /// `time` is null, points to a time, or to memory that cannot be read.

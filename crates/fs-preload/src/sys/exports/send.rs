@@ -11,8 +11,8 @@ use crate::socket::Socket;
 use crate::sys::errno::{answer, answer_sent, checked};
 use crate::sys::{memory, real};
 
-/// Pieces of a vector are gathered into this, on the stack, so that they are published at once. More: the stack of a signal handler; fewer:
-/// a reader that is awake takes a message in parts.
+/// Pieces of a vector are gathered into this, on the stack, so that they are published at once.
+/// More: the stack of a signal handler; fewer: a reader that is awake takes a message in parts.
 const GATHERED: usize = 8192;
 
 /// Flags that mean the same on the ring.

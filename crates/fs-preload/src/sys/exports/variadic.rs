@@ -1,6 +1,7 @@
 //! execl(3), dprintf(3) and their like: functions of an open number of arguments, which stable Rust cannot define.
 //!
-//! Each is a few instructions that keep the argument registers, do what is due before the call, and jump to the C library's function.
+//! Each is a few instructions that keep the argument registers, do what is due before the call, and
+//! jump to the C library's function.
 
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
