@@ -143,7 +143,8 @@ struct Refused {
 struct Holder {
     process: Process,
     offers: usize,
-    /// Offers whose match is being decided: those that are not [`Role::Alone`].
+    /// This client's sockets that a thread reads again, also after their offers have ended: the thread
+    /// still holds the duplicate. And its offers that wait for such a thread ([`Role::Second`]).
     undecided: usize,
 }
 
@@ -342,7 +343,8 @@ impl Registry {
         }
     }
 
-    /// Returns true if a match of this client is being decided.
+    /// Returns true if a match of this client is being decided, or a thread still holds one of its
+    /// sockets.
     pub(crate) fn is_deciding(&self, client: u64) -> bool {
         self.holders.get(&client).is_some_and(|holder| holder.undecided > 0)
     }
@@ -363,12 +365,12 @@ impl Registry {
     pub(crate) fn seen_again(&mut self, again: Again, seen: Result<Seen, Reason>, now: Instant) -> Vec<(Key, Outcome)> {
         let first = again.first;
         let (mut outcomes, mut same) = (Vec::new(), None);
+        self.change_undecided(first.client, -1);
         if let Some(Held::Waiting(other)) = self.held.get_mut(&first)
             && other.role == Role::First(again)
         {
             other.role = Role::Alone;
             let facts = other.seen.facts;
-            self.change_undecided(first.client, -1);
             match seen {
                 Ok(seen) if seen.facts == facts => same = Some((first, seen)),
                 // It is no more the connection that was offered.
@@ -428,13 +430,13 @@ impl Registry {
         self.waits(key)?;
         let Some(Held::Waiting(offer)) = self.held.remove(&key) else { return None };
         self.deadlines.remove(&(offer.deadline, key));
-        if offer.role != Role::Alone {
-            self.change_undecided(key.client, -1);
-        }
         match offer.role {
             Role::Alone => {}
             Role::First(again) => self.released.push(again),
-            Role::Second(_) => return Some(offer),
+            Role::Second(_) => {
+                self.change_undecided(key.client, -1);
+                return Some(offer);
+            }
         }
         let place = place(&offer.seen.facts);
         if self.waiting.get(&place) == Some(&key) {

@@ -41,3 +41,23 @@ fn second_offer_is_matched_although_the_first_is_gone() {
     assert!(matches!(outcomes[..], [(Key { client: 3, .. }, Outcome::Matched(Key { client: 2, .. }))]), "{outcomes:?}");
     assert!(!registry.is_deciding(2) && !registry.is_deciding(3));
 }
+
+/// A process that waits for its earlier offers, and closes a socket, may bind its port again at once.
+#[test]
+fn socket_that_a_thread_still_reads_is_not_decided() {
+    let mut registry = Registry::new(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (b, _) = listener.accept().unwrap();
+    for client in 1..=2 {
+        assert!(registry.join(client, Process::new(1, 1, b"test")));
+    }
+    assert!(matches!(offer(&mut registry, 1, &a), Outcome::Waits));
+    let Outcome::Again(again, socket) = offer(&mut registry, 2, &b) else { panic!("no match") };
+    assert!(registry.forget(Key { client: 1, number: Number(1) }));
+    assert!(matches!(registry.next_released(Instant::now()), Some((Key { client: 2, .. }, Outcome::Waits))));
+    assert!(registry.is_deciding(1) && !registry.is_deciding(2));
+    drop(socket);
+    assert!(registry.seen_again(again, Err(Reason::NotEstablished), Instant::now()).is_empty());
+    assert!(!registry.is_deciding(1));
+}
