@@ -328,7 +328,7 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_stacks::testing::narrow_tls_pair;
+    use fs_stacks::testing::{PATIENCE, narrow_tls_pair};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -353,7 +353,7 @@ mod tests {
         };
         tokio::select! {
             () = relaying => {}
-            read = tokio::time::timeout(Duration::from_secs(10), read) => read.expect("all of it"),
+            read = tokio::time::timeout(PATIENCE, read) => read.expect("all of it"),
         }
     }
 }

@@ -5,6 +5,8 @@ mod common;
 
 use common::*;
 use fs_stacks::testing::{PATIENCE, Program, eventually};
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -40,29 +42,30 @@ fn ours(text: String, servers: &[SocketAddr]) -> Proxy {
 struct Theirs {
     process: Child,
     addr: SocketAddr,
+    _port: TcpListener,
     folder: PathBuf,
 }
 
 impl Theirs {
     /// Returns `None` if the program is not installed, or this user cannot run it.
     fn start(program: &str, text: &str, servers: &[SocketAddr]) -> Option<Self> {
-        // Another process may take the port before the program does.
-        for _ in 0..5 {
-            let mut theirs = Self::spawn(program, text.to_owned(), servers)?;
-            let mut has_ended = false;
-            eventually("it listens", || {
-                has_ended = theirs.process.try_wait().unwrap().is_some();
-                has_ended || TcpStream::connect(theirs.addr).is_ok()
-            });
-            if !has_ended {
-                return Some(theirs);
-            }
-        }
-        panic!("{program} refuses the configuration of the documentation")
+        let mut theirs = Self::spawn(program, text.to_owned(), servers)?;
+        eventually("it listens", || {
+            let has_ended = theirs.process.try_wait().unwrap().is_some();
+            assert!(!has_ended, "{program} refuses the configuration of the documentation");
+            TcpStream::connect(theirs.addr).is_ok()
+        });
+        Some(theirs)
     }
 
     fn spawn(program: &str, text: String, servers: &[SocketAddr]) -> Option<Self> {
-        let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // The kernel chooses a port for no other socket while this one is bound to it. With SO_REUSEADDR the
+        // program can listen there.
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        set_socket_reuseaddr(&socket, true).unwrap();
+        bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let port = TcpListener::from(socket);
+        let addr = port.local_addr().unwrap();
         let folder = temp_path(program);
         std::fs::create_dir(&folder).unwrap();
         let at = folder.display();
@@ -85,7 +88,7 @@ impl Theirs {
         };
         let spawned =
             command.env("PATH", "/usr/sbin:/usr/bin:/bin").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Some(Self { process: spawned.ok()?, addr, folder })
+        Some(Self { process: spawned.ok()?, addr, _port: port, folder })
     }
 }
 

@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +42,9 @@ fn names_are_looked_up_again() {
     let hosts = temp_path("hosts");
     let point = |addresses: &[SocketAddr]| {
         let lines: String = addresses.iter().map(|addr| format!("{} web.test\n", addr.ip())).collect();
-        std::fs::write(&hosts, lines).unwrap();
+        // Of the same length each time: a look-up must not see the file empty between two states.
+        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(&hosts).unwrap();
+        file.write_all(format!("{lines:\n<100}").as_bytes()).unwrap();
     };
     point(&[first]);
     let config = write_config(&format!(
@@ -113,7 +116,7 @@ fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<(PathBuf, A
         }
     });
     let resolv_conf = temp_path("resolv.conf");
-    std::fs::write(&resolv_conf, format!("nameserver {own}\noptions timeout:1 attempts:2\n")).unwrap();
+    std::fs::write(&resolv_conf, format!("nameserver {own}\noptions timeout:20 attempts:2\n")).unwrap();
     Some((resolv_conf, queries))
 }
 

@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use fs_stacks::testing::PATIENCE;
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -310,7 +311,7 @@ fn trusted_proxy_reports_its_clients_tls() {
 /// does one that sends its head byte by byte.
 #[test]
 fn slow_clients_have_one_deadline() {
-    let top = "timeouts = { idle = \"1s\" }\nlimits = { body_rate = 100 }";
+    let top = "timeouts = { idle = \"3s\" }\nlimits = { body_rate = 100 }";
     let proxy = Proxy::start("http", &[mirror()], top, "");
     let starts = [
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
@@ -318,7 +319,7 @@ fn slow_clients_have_one_deadline() {
         // On hyper.
         "POST / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nConnection: X-A\r\nContent-Length: 1000\r\n\r\n",
     ];
-    for start in starts {
+    let play = |start: &str| {
         let began = Instant::now();
         let mut stream = proxy.connect();
         stream.write_all(start.as_bytes()).unwrap();
@@ -334,7 +335,12 @@ fn slow_clients_have_one_deadline() {
         assert!(answer.starts_with("HTTP/1.1 408"), "{start}: {answer}");
         drop(stream);
         sending.join().unwrap();
-    }
+    };
+    std::thread::scope(|scope| {
+        for start in starts {
+            scope.spawn(|| play(start));
+        }
+    });
 }
 
 /// Both sides read and write a few bytes at a time: nothing is lost, and the proxy slows the fast
@@ -448,10 +454,10 @@ fn server_that_is_not_reached_in_time_is_a_504() {
     // A listener whose queue is full drops SYNs.
     let listener = std::net::TcpListener::bind((own_ip(), 0)).unwrap();
     let addr = listener.local_addr().unwrap();
-    let mut waiting = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
-        waiting.push(stream);
-    }
+    // One connection fills a queue of length 0.
+    rustix::net::listen(&listener, 0).unwrap();
+    let _waiting = TcpStream::connect(addr).unwrap();
+    poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
     let proxy = Proxy::start("http", &[addr], "timeouts = { connect = \"200ms\" }", "");
     assert!(proxy.get("/").starts_with("HTTP/1.1 504"));
 }

@@ -6,7 +6,7 @@ mod common;
 mod identity;
 
 use common::*;
-use fs_stacks::testing::{Program, Signal};
+use fs_stacks::testing::{Program, Signal, eventually};
 use identity::Identity;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -120,7 +120,12 @@ fn sessions_are_resumed_on_every_core() {
             .with_no_client_auth();
         let config = Arc::new(config);
         assert_eq!(get(proxy.addr(), &config, "localhost").unwrap().kind, HandshakeKind::Full);
-        for number in 0..10 {
+        for number in 0..20 {
+            if number == 10 {
+                let before = proxy.program.log().matches("is in use;").count();
+                proxy.program.signal(Signal::HangUp);
+                eventually("a reload", || proxy.program.log().matches("is in use;").count() > before);
+            }
             let seen = get(proxy.addr(), &config, "localhost").unwrap();
             assert_eq!((seen.kind, &*seen.body), (HandshakeKind::Resumed, "yes"), "{versions:?} {number}");
         }

@@ -185,9 +185,17 @@ pub(crate) fn backend(handler: impl Fn(TcpStream) -> std::io::Result<()> + Clone
     addr
 }
 
-/// Returns an address that refuses connections.
+/// Returns an address that refuses connections until the test's process ends.
 pub(crate) fn nobody() -> SocketAddr {
-    TcpListener::bind((own_ip(), 0)).unwrap().local_addr().unwrap()
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+    let family = if own_ip().is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    // Without SO_REUSEADDR no other socket gets the port, and without listen(2) it refuses.
+    bind(&socket, &SocketAddr::new(own_ip(), 0)).unwrap();
+    let kept = TcpListener::from(socket);
+    let addr = kept.local_addr().unwrap();
+    std::mem::forget(kept);
+    addr
 }
 
 /// A request as read by a backend.

@@ -86,7 +86,9 @@ fn order_is_kept_under_pressure(ends: &mut [End; 2]) {
     while expected < count {
         let before = frames.len();
         // A batch at a time, as a core does.
-        let rest = frames.split_off(before.min(64));
+        // veth drops packets that exceed its ring of 256, and the receiver's kernel may be late.
+        let under_way = count as usize - before - expected as usize;
+        let rest = frames.split_off(before.min(64).min(192 - under_way));
         let offered = frames.len();
         let sent = sender.link.tx(&mut sender.pool, &mut frames).unwrap();
         assert_eq!(offered - frames.len(), sent, "what was not sent stays");
@@ -135,7 +137,9 @@ fn sleepers_are_woken(ends: &mut [End; 2]) {
             receiver.receive_now();
         }
         let fd = receiver.link.wake_fd().expect("a descriptor to sleep on");
-        assert!(!wait_readable(fd, Duration::ZERO), "woken for nothing");
+        // A packet of the kernel's own can arrive at any time. Then there is work.
+        let is_woken = wait_readable(fd, Duration::ZERO);
+        assert!(!is_woken || !receiver.link.prepare_sleep(&mut receiver.pool), "woken for nothing");
     }
 }
 
