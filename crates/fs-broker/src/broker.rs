@@ -13,6 +13,7 @@ use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_rt::broker::wire;
 use fs_rt::netlink::{Connection, GROUPS, Netlink, each_connection};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -268,6 +269,7 @@ impl Server {
             [usize::from(SLOTS), PROGRAMS_OF_A_USER].map(|programs| programs * CONNECTIONS * self.shared.len());
         if self.clients.len() >= most || (process.uid != 0 && of_user >= most_of_user) {
             tracing::debug!(pid = process.pid, uid = process.uid, "too many programs ask for a shared device");
+            let _disconnected = shutdown(&socket, Shutdown::Both);
             return;
         }
         self.clients.insert(self.next_client, Client::new(socket, process, self.turn));
@@ -335,7 +337,7 @@ impl Server {
                 unused.into_iter().for_each(Foreign::close);
                 if wire::send(socket.as_fd(), &record, &[]).is_err() {
                     // The broker finds the end of the connection.
-                    let _ended = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+                    let _ended = shutdown(&*socket, Shutdown::Both);
                 }
             })
         };
@@ -504,9 +506,11 @@ impl Server {
 
     fn drop_client(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
+        // It may wait for a thread to close it.
+        let _disconnected = shutdown(&*client.socket, Shutdown::Both);
         // A duplicate that listens would accept connections as soon as the leases are gone.
         for proof in client.proofs.values().chain(client.former.values()) {
-            let _not_connected = rustix::net::shutdown(&**proof, rustix::net::Shutdown::Both);
+            let _not_connected = shutdown(&**proof, Shutdown::Both);
         }
         if let Some((device, slot)) = client.slot {
             self.shared[device].free(slot);

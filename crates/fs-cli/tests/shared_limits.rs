@@ -17,7 +17,7 @@ use fs_rt::broker::{HELLO, wire};
 use fs_xdp::{QueueConfig, Umem};
 use lab::{DEVICE, Lab, NetNs, connect, exchange, ours};
 use liar::{Liar, MEMORY, RINGS, call, greet};
-use rustix::io::IoSlice;
+use rustix::io::{Errno, IoSlice};
 use rustix::net::sockopt::{Timeout, set_ipv6_v6only, set_socket_linger, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
@@ -49,6 +49,12 @@ fn answers(control: &OwnedFd) -> bool {
     set_socket_timeout(control, Timeout::Recv, Some(WAIT)).unwrap();
     let request = Request::Device("lo".into()).encode();
     wire::send(control.as_fd(), &request, &[]).is_ok() && matches!(wire::receive(control.as_fd(), |fd| fd), Ok(Some(_)))
+}
+
+/// Waits for the end of a connection.
+fn has_ended(control: &OwnedFd) -> bool {
+    set_socket_timeout(control, Timeout::Recv, Some(WAIT)).unwrap();
+    matches!(rustix::net::recv(control, &mut [0; LEN], RecvFlags::empty()), Ok((0, _)) | Err(Errno::CONNRESET))
 }
 
 /// Returns a socket whose last close(2) blocks until the other one is closed.
@@ -131,6 +137,8 @@ fn port_is_free_when_its_program_has_given_it_up() {
     lab.program(&lab.host, 65_534, "rebind 7001");
     lab.program(&NetNs::new(), 65_534, "rebind 7001");
     lab.wait_for_pairs(0);
+    // Their connections have ended, though the daemon cannot close them yet.
+    assert!(controls.iter().all(has_ended));
     drop((peers, controls, daemon));
     lab.down();
 }
