@@ -13,6 +13,7 @@ use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_rt::broker::wire;
 use fs_rt::netlink::{Connection, GROUPS, Netlink, each_connection};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -141,7 +142,7 @@ impl Drop for Broker {
 
 struct Client {
     /// close(2) may block: a message in it may have a socket with SO_LINGER.
-    socket: Foreign,
+    socket: Arc<Foreign>,
     process: Process,
     /// The device and the slot on it.
     slot: Option<(usize, u16)>,
@@ -164,6 +165,7 @@ struct Silent {
 
 impl Client {
     fn new(socket: Foreign, process: Process, turn: u64) -> Self {
+        let socket = Arc::new(socket);
         Self { socket, process, slot: None, proofs: Proofs::new(), former: Proofs::new(), served: turn }
     }
 }
@@ -267,6 +269,7 @@ impl Server {
             [usize::from(SLOTS), PROGRAMS_OF_A_USER].map(|programs| programs * CONNECTIONS * self.shared.len());
         if self.clients.len() >= most || (process.uid != 0 && of_user >= most_of_user) {
             tracing::debug!(pid = process.pid, uid = process.uid, "too many programs ask for a shared device");
+            let _disconnected = shutdown(&socket, Shutdown::Both);
             return;
         }
         self.clients.insert(self.next_client, Client::new(socket, process, self.turn));
@@ -316,16 +319,36 @@ impl Server {
         };
         let (record, descriptors): ([u8; LEN], _) = received;
         let Some(request) = Request::decode(&record) else { return self.drop_client(id) };
-        let (answer, given) = self
-            .answer(id, request, descriptors)
-            .unwrap_or_else(|(errno, why)| (Answer::Failed { errno, why }, Vec::new()));
+        let mut unused = descriptors.into_iter().map(Arc::new).collect();
+        let reply = self.answer(id, request, &mut unused);
+        self.reply(id, reply, unused.into_iter().filter_map(Arc::into_inner).collect());
+    }
+
+    /// Closes `unused`, then answers: when a program hears that it has given a port up, the port is free. A thread
+    /// of the user does both, because close(2) may block. If there is none, the answer does not wait.
+    fn reply(&mut self, id: u64, reply: Reply, unused: Vec<Foreign>) {
+        let (answer, given) = reply.unwrap_or_else(|(errno, why)| (Answer::Failed { errno, why }, Vec::new()));
         let Some(client) = self.clients.get(&id) else { return };
-        if wire::send(client.socket.as_fd(), &answer.encode(), &wire::borrow(&given)).is_err() {
+        let (user, record) = (client.socket.user(), answer.encode());
+        // Only a request that is refused or gets no descriptors makes some unused.
+        let is_later = !unused.is_empty() && given.is_empty() && user.may_ask() && {
+            let socket = Arc::clone(&client.socket);
+            user.ask(move || {
+                unused.into_iter().for_each(Foreign::close);
+                if wire::send(socket.as_fd(), &record, &[]).is_err() {
+                    // The broker finds the end of the connection.
+                    let _ended = shutdown(&*socket, Shutdown::Both);
+                }
+            })
+        };
+        if !is_later && wire::send(client.socket.as_fd(), &record, &wire::borrow(&given)).is_err() {
             self.drop_client(id);
         }
     }
 
-    fn answer(&mut self, id: u64, request: Request, mut descriptors: Vec<Foreign>) -> Reply {
+    /// `unused` contains the request's descriptors. This removes or shares those that it keeps, and adds the proofs
+    /// of leases that end.
+    fn answer(&mut self, id: u64, request: Request, unused: &mut Vec<Arc<Foreign>>) -> Reply {
         let client = self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?;
         let (process, slot) = (client.process, client.slot);
         let done = Ok((Answer::Done, Vec::new()));
@@ -336,7 +359,7 @@ impl Server {
                 device.map(|device| (Answer::Device(device), Vec::new())).ok_or_else(|| refused(libc::ENODEV))
             }
             (Request::Attach { name, queues, memory: config, rings, segments }, None) => {
-                let memory = descriptors.pop().ok_or_else(|| refused(libc::EINVAL))?;
+                let memory = unused.pop().and_then(Arc::into_inner).ok_or_else(|| refused(libc::EINVAL))?;
                 if u64::from(config.chunks) * u64::from(config.chunk_size) > MEMORY_MAX {
                     return Err((libc::ENOMEM, format!("more than {} MiB of frames", MEMORY_MAX >> 20)));
                 }
@@ -349,14 +372,14 @@ impl Server {
                 Ok((Answer::Done, vec![socket]))
             }
             (Request::Lease, Some(slot)) => {
-                self.lease(id, process, slot, descriptors)?;
+                self.lease(id, process, slot, unused.clone())?;
                 done
             }
             (Request::Release { protocol, at }, Some((device, slot))) => {
                 self.shared[device].release(slot, protocol, at);
                 if let Some(client) = self.clients.get_mut(&id) {
-                    client.proofs.remove(&(protocol, at));
-                    client.former.remove(&(protocol, at));
+                    unused.extend(client.proofs.remove(&(protocol, at)));
+                    unused.extend(client.former.remove(&(protocol, at)));
                 }
                 done
             }
@@ -380,7 +403,7 @@ impl Server {
             (Request::Resumed, Some((device, slot))) => {
                 let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
                 self.shared[device].keep(slot, |end| client.proofs.contains_key(&end));
-                client.former.clear();
+                unused.extend(client.former.drain().map(|(_, proof)| proof));
                 self.silent.retain(|silent| (silent.device, silent.slot) != (device, slot));
                 done
             }
@@ -421,7 +444,7 @@ impl Server {
         id: u64,
         process: Process,
         (device, slot): (usize, u16),
-        sockets: Vec<Foreign>,
+        sockets: Vec<Arc<Foreign>>,
     ) -> Result<(), (i32, String)> {
         let mut new = Vec::new();
         for socket in sockets {
@@ -456,7 +479,6 @@ impl Server {
                 .keeps_port(socket.as_fd(), is_leased)
                 .map_err(|error| (libc::EACCES, format!("the socket may give up its port: {error}")))?;
             shared.lease(slot, proof).map_err(refused)?;
-            let socket = Arc::new(socket);
             for end in ends {
                 client.proofs.entry(end).or_insert_with(|| socket.clone());
             }
@@ -484,9 +506,11 @@ impl Server {
 
     fn drop_client(&mut self, id: u64) {
         let Some(client) = self.clients.remove(&id) else { return };
+        // It may wait for a thread to close it.
+        let _disconnected = shutdown(&*client.socket, Shutdown::Both);
         // A duplicate that listens would accept connections as soon as the leases are gone.
         for proof in client.proofs.values().chain(client.former.values()) {
-            let _not_connected = rustix::net::shutdown(&**proof, rustix::net::Shutdown::Both);
+            let _not_connected = shutdown(&**proof, Shutdown::Both);
         }
         if let Some((device, slot)) = client.slot {
             self.shared[device].free(slot);

@@ -15,14 +15,15 @@ use fs_daemon::shared;
 use fs_rt::broker::message::{Answer, LEN, Request};
 use fs_rt::broker::{HELLO, wire};
 use fs_xdp::{QueueConfig, Umem};
-use lab::{DEVICE, Lab, connect, exchange, ours};
+use lab::{DEVICE, Lab, NetNs, connect, exchange, ours};
 use liar::{Liar, MEMORY, RINGS, call, greet};
-use rustix::io::IoSlice;
+use rustix::io::{Errno, IoSlice};
 use rustix::net::sockopt::{Timeout, set_ipv6_v6only, set_socket_linger, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, socket_with,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,6 +49,12 @@ fn answers(control: &OwnedFd) -> bool {
     set_socket_timeout(control, Timeout::Recv, Some(WAIT)).unwrap();
     let request = Request::Device("lo".into()).encode();
     wire::send(control.as_fd(), &request, &[]).is_ok() && matches!(wire::receive(control.as_fd(), |fd| fd), Ok(Some(_)))
+}
+
+/// Waits for the end of a connection.
+fn has_ended(control: &OwnedFd) -> bool {
+    set_socket_timeout(control, Timeout::Recv, Some(WAIT)).unwrap();
+    matches!(rustix::net::recv(control, &mut [0; LEN], RecvFlags::empty()), Ok((0, _)) | Err(Errno::CONNRESET))
 }
 
 /// Returns a socket whose last close(2) blocks until the other one is closed.
@@ -105,6 +112,34 @@ fn descriptors_that_block_in_close_delay_nobody() {
     drop(peers);
     closing.into_iter().for_each(|thread| thread.join().unwrap());
     drop((liar, daemon));
+    lab.down();
+}
+
+/// The daemon closes its duplicate of a socket that has proved a lease before it answers that the lease has ended.
+/// The threads that close what nobody waits for have no part in that.
+#[test]
+fn port_is_free_when_its_program_has_given_it_up() {
+    let Some(lab) = Lab::up("rebind") else { return };
+    let daemon = lab.daemon();
+    let pid = Pid::from_raw(daemon.pid().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let (peers, controls): (Vec<_>, Vec<_>) = lab.host.enter(|| {
+        become_nobody();
+        let occupy = |_| {
+            let ((socket, peer), control) = (lingering(), greet(&lab));
+            assert!(send(&control, &[0; LEN], &[socket.as_fd()]));
+            (peer, control)
+        };
+        (0..8).map(occupy).unzip()
+    });
+    kill_process(pid, Signal::CONT).unwrap();
+    lab.program_of_root("rebind 7001");
+    lab.program(&lab.host, 65_534, "rebind 7001");
+    lab.program(&NetNs::new(), 65_534, "rebind 7001");
+    lab.wait_for_pairs(0);
+    // Their connections have ended, though the daemon cannot close them yet.
+    assert!(controls.iter().all(has_ended));
+    drop((peers, controls, daemon));
     lab.down();
 }
 

@@ -36,7 +36,7 @@ fn next_user() -> std::io::Result<UdpSocket> {
     UdpSocket::bind(("0.0.0.0", PORT))
 }
 
-/// The daemon's threads close its duplicates of sockets later than it answers.
+/// The daemon may close its duplicates of the sockets of a connection that is replaced later than it answers.
 fn stays_taken() {
     for _ in 0..50 {
         assert_eq!(next_user().map(drop).unwrap_err().kind(), ErrorKind::AddrInUse);

@@ -25,6 +25,7 @@ use rustix::process::geteuid;
 const THREADS: usize = 4;
 /// Jobs of a user that may wait for a thread. Beyond this, the service disconnects the user's processes
 /// ([`User::is_stuck`], descriptors to close) or refuses their offers ([`User::may_ask`], sockets to read).
+/// The broker answers before it has closed what the request has given up.
 const WAITING: usize = 1024;
 /// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
@@ -88,6 +89,12 @@ impl Foreign {
         &self.user
     }
 
+    /// Closes it in this thread, which must be one of [`User::ask`].
+    pub fn close(mut self) {
+        drop(self.fd.take());
+        self.user.held.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Gives the descriptor to the caller, which closes it.
     pub fn into_owned(mut self) -> Option<OwnedFd> {
         self.user.held.fetch_sub(1, Ordering::Relaxed);
@@ -145,13 +152,15 @@ impl User {
     }
 
     /// Returns false if too many jobs of [`User::ask`] wait.
-    pub(crate) fn may_ask(&self) -> bool {
+    #[must_use]
+    pub fn may_ask(&self) -> bool {
         self.asking.waiting() < WAITING
     }
 
-    /// Runs `job`, which asks the kernel about descriptors of this user and of no other, in a thread.
-    /// Returns false if the user has no thread and none can be started.
-    pub(crate) fn ask(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
+    /// Runs `job`, which asks the kernel about descriptors of this user and of no other, or closes them, in a
+    /// thread. Returns false if the user has no thread and none can be started.
+    #[must_use]
+    pub fn ask(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
         self.asking.lock().queue.push_back(Box::new(job));
         let has_threads = self.start(|user| &user.asking);
         if !has_threads {

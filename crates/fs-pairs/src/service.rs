@@ -279,6 +279,7 @@ impl Service {
         let process = Process::new(pid, uid, name.strip_suffix(b"\n").unwrap_or(&name));
         let client = self.next_client;
         if !self.registry.join(client, process) {
+            let _disconnected = rustix::net::shutdown(&socket, Shutdown::Both);
             return;
         }
         if epoll::add(&self.epoll, &socket, EventData::new_u64(client), EventFlags::IN).is_err() {

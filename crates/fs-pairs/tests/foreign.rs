@@ -13,6 +13,7 @@ use common::raw::{MAX_DESCRIPTORS, Raw};
 use common::*;
 use fs_carrier::exact::Carried;
 use fs_pairs::message::{LEN, Request};
+use fs_pairs::service::Limits;
 use fs_pairs::{Client, Number, Offered, Service};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
@@ -140,4 +141,20 @@ fn connections_of_a_user_that_waits_need_no_descriptors() {
     serves(&service);
     let now = descriptors();
     assert!(now < before + 100, "{now} descriptors, {before} before");
+}
+
+/// A process over the limit hears of it at once, also if its user's descriptors wait for a thread.
+#[test]
+fn connections_over_the_limit_end_at_once() {
+    let path = path();
+    let service = Service::with_limits(&path, Limits { clients: 0, ..Limits::default() }).expect("a service");
+    let Some(raws) = as_nobody(|| (0..9).map(|_| Raw::connect_to(&path)).collect::<Vec<_>>()) else { return };
+    let mut peers = Vec::new();
+    for raw in &raws {
+        let (socket, peer) = lingering();
+        raw.send(&[0; LEN], &[socket.as_fd()]).expect("sent");
+        peers.push(peer);
+    }
+    let _service = Running::run(path, service);
+    assert!(raws.iter().all(Raw::is_cut_off));
 }

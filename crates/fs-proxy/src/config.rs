@@ -173,7 +173,9 @@ impl Config {
     /// Checks a file's text.
     fn parse(file: &Path, text: String) -> Result<Self, ConfigError> {
         let mut config = Self::read(file, &text)?;
-        config.look_up().map_err(|(at, message)| ConfigError::new(file, &text, at, message))?;
+        let error = |(at, message)| ConfigError::new(file, &text, at, message);
+        config.check().map_err(|wrong| error(wrong).of_text())?;
+        config.look_up().map_err(error)?;
         config.finish(file, text)
     }
 
@@ -187,12 +189,12 @@ impl Config {
         })
     }
 
-    /// Checks it, and reads the files that it names.
+    /// Checks the servers' addresses, and reads the files that it names.
     fn finish(mut self, file: &Path, text: String) -> Result<Self, ConfigError> {
         let error = |(at, message)| ConfigError::new(file, &text, at, message);
         // What names mean may change.
         let has_names = self.upstreams.iter().any(UpstreamConfig::has_names);
-        self.check().map_err(|wrong| if has_names { error(wrong) } else { error(wrong).of_text() })?;
+        self.check_addresses().map_err(|wrong| if has_names { error(wrong) } else { error(wrong).of_text() })?;
         self.read_keys().map_err(error)?;
         for doubt in self.doubts() {
             tracing::warn!("{}", error(doubt));
@@ -244,12 +246,6 @@ impl Config {
         for listener in &mut self.listeners {
             let Some(named) = &listener.tls else { continue };
             let (http2, at) = (named.get_ref().http2, Some(named.span().start));
-            if http2 == Some(true) && !cfg!(feature = "http2") {
-                return Err((at, "this fs-proxy was built without HTTP/2: build it with the feature `http2`".into()));
-            }
-            if http2.is_some() && listener.mode == Mode::Tcp {
-                return Err((at, "`http2` has an effect only with mode = \"http\"".into()));
-            }
             let protocols: &[&str] = match listener.mode {
                 Mode::Tcp => &[],
                 Mode::Http if cfg!(feature = "http2") && http2 != Some(false) => &["h2", "http/1.1"],

@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// | `ask PORT` | sends to the peer's echo server and compares |
 /// | `bind PORT` | prints whether it may have a port |
 /// | `given PORT` | takes over kernel sockets, connected and not, that ask the peer's echo server at this port |
+/// | `rebind PORT` | gives a port up and binds it again, many times |
 /// | `churn PORT` | echoes what comes to a port, and binds and closes another one all the time. Prints `away` when that fails, and `back` when it succeeds again |
 ///
 /// Further words: `cores=N`, `device=NAME` (repeatable), `queue=N` (repeatable), `bound` (echoes with
@@ -62,6 +63,17 @@ pub(crate) fn play() {
                 Ok(_) => println!("ready bound"),
                 Err(error) => println!("ready {error}"),
             },
+            "rebind" => {
+                for round in 0..50 {
+                    for at in [("0.0.0.0", port), ("::", port)] {
+                        let listener = TcpListener::bind(at).await;
+                        drop(listener.unwrap_or_else(|error| panic!("TCP {at:?}, round {round}: {error}")));
+                        let socket = UdpSocket::bind(at).await;
+                        drop(socket.unwrap_or_else(|error| panic!("UDP {at:?}, round {round}: {error}")));
+                    }
+                }
+                println!("ready");
+            }
             "given" => {
                 for (at, device) in
                     [("0.0.0.0:7001", None), ("0.0.0.0:0", None), ("[::]:7002", Some(DEVICE.as_bytes()))]

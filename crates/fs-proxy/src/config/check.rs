@@ -11,8 +11,10 @@ use std::net::SocketAddr;
 /// Standard methods (RFC 9110 9, RFC 5789).
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
+const WITHOUT_HTTP2: &str = "this fs-proxy was built without HTTP/2: build it with the feature `http2`";
+
 impl Config {
-    /// Returns the first error.
+    /// Returns the first error. No name is looked up yet, so the servers' addresses are not known.
     pub(super) fn check(&self) -> Result<(), Finding> {
         if self.listeners.is_empty() {
             return Err((None, "no [[listener]]: nothing to do".into()));
@@ -45,6 +47,15 @@ impl Config {
             if listener.upstream.is_none() && listener.routes.is_empty() {
                 return Err((Some(at), format!("the listener on {address} has neither an upstream nor a route")));
             }
+            if let Some(tls) = &listener.tls {
+                let (http2, at) = (tls.get_ref().http2, Some(tls.span().start));
+                if http2 == Some(true) && !cfg!(feature = "http2") {
+                    return Err((at, WITHOUT_HTTP2.into()));
+                }
+                if http2.is_some() && listener.mode == Mode::Tcp {
+                    return Err((at, "`http2` has an effect only with mode = \"http\"".into()));
+                }
+            }
             let edits = [&listener.request_headers, &listener.response_headers];
             if listener.mode == Mode::Tcp && edits.iter().any(|edits| **edits != EditsConfig::default()) {
                 return Err((Some(at), "a listener with mode = \"tcp\" has no headers".into()));
@@ -64,10 +75,28 @@ impl Config {
                 check_use(&self.upstreams[upstream], listener)?;
             }
             self.check_splice(listener)?;
-            if self.is_loop(listener) {
-                let message = "its upstream leads back to this listener: a request would go round for ever";
-                return Err((Some(at), message.into()));
+        }
+        Ok(())
+    }
+
+    /// Returns the first error of the servers' addresses.
+    pub(super) fn check_addresses(&self) -> Result<(), Finding> {
+        for upstream in &self.upstreams {
+            let (name, at) = (upstream.name.get_ref(), Some(upstream.written.span().start));
+            let addrs: Vec<SocketAddr> = upstream.servers.iter().map(|server| server.addr).collect();
+            if addrs.is_empty() {
+                return Err((at, format!("upstream `{name}` has no servers")));
             }
+            if let Some((_, twice)) = addrs.iter().enumerate().find(|(at, addr)| addrs[..*at].contains(addr)) {
+                return Err((at, format!("upstream `{name}` names {twice} twice: give it a weight instead")));
+            }
+            if let Some(bad) = addrs.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
+                return Err((at, format!("`{bad}` is not a server's address")));
+            }
+        }
+        if let Some(listener) = self.listeners.iter().find(|listener| self.is_loop(listener)) {
+            let message = "its upstream leads back to this listener: a request would go round for ever";
+            return Err((Some(listener.address.span().start), message.into()));
         }
         Ok(())
     }
@@ -162,18 +191,8 @@ impl Config {
 
 fn check_servers(upstream: &UpstreamConfig) -> Result<(), Finding> {
     let (name, at) = (upstream.name.get_ref(), Some(upstream.written.span().start));
-    let addrs: Vec<SocketAddr> = upstream.servers.iter().map(|server| server.addr).collect();
-    if addrs.is_empty() {
-        return Err((at, format!("upstream `{name}` has no servers")));
-    }
-    if let Some((_, twice)) = addrs.iter().enumerate().find(|(at, addr)| addrs[..*at].contains(addr)) {
-        return Err((at, format!("upstream `{name}` names {twice} twice: give it a weight instead")));
-    }
-    if let Some(bad) = addrs.iter().find(|addr| addr.port() == 0 || addr.ip().is_unspecified()) {
-        return Err((at, format!("`{bad}` is not a server's address")));
-    }
     if upstream.http2 && !cfg!(feature = "http2") {
-        return Err((at, "this fs-proxy was built without HTTP/2: build it with the feature `http2`".into()));
+        return Err((at, WITHOUT_HTTP2.into()));
     }
     if upstream.http2 && upstream.health_check.as_ref().is_some_and(|check| check.path.is_some()) {
         let message =
@@ -184,10 +203,13 @@ fn check_servers(upstream: &UpstreamConfig) -> Result<(), Finding> {
         let message = "an upstream has either `tls` or `send_proxy`: the header would precede the handshake";
         return Err((Some(tls.span().start), message.into()));
     }
+    if let Some(tls) = &upstream.tls {
+        tls.get_ref().files().map_err(|message| (Some(tls.span().start), message))?;
+    }
     if upstream.slow_start.is_some() && upstream.health_check.is_none() {
         return Err((at, "`slow_start` has an effect only with `health_check`".into()));
     }
-    if upstream.queue != QueueConfig::default() && upstream.servers.iter().all(|it| it.max_connections.is_none()) {
+    if upstream.queue != QueueConfig::default() && !upstream.has_max_connections() {
         return Err((at, "`queue` has an effect only with `max_connections` of servers".into()));
     }
     if upstream.has_unused_lookup_interval() {

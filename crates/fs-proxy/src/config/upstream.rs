@@ -239,6 +239,11 @@ impl UpstreamConfig {
         self.lookup_interval.is_some() && !self.has_names()
     }
 
+    /// Returns true if a server has `max_connections`.
+    pub(super) fn has_max_connections(&self) -> bool {
+        self.written.get_ref().iter().any(|server| server.0.max_connections.is_some())
+    }
+
     /// Returns true if a server is given by name.
     pub(super) fn has_names(&self) -> bool {
         self.written.get_ref().iter().any(|server| !matches!(server.0.address, Address::Known(_)))

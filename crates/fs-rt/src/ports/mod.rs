@@ -438,12 +438,14 @@ impl Ports {
     }
 
     /// Takes the kernel socket that reserves a place, for its only user. Last packets of our former
-    /// connections there are still ours.
+    /// connections there are still ours, except on a shared device: there this socket proves the lease.
     pub(crate) fn take_socket(&self, place: LeasedAddress) -> Option<OwnedFd> {
         let mut used = self.lock();
         let entry = used.get_mut(&place).filter(|entry| entry.users == 1 && entry.listeners == 0)?;
         let reservation = entry.reservation.take()?;
         entry.share = Share::Leaving;
+        // Its release ends the lease.
+        entry.carried &= !self.needs_proof();
         self.tell(&used, place);
         Some(reservation.into_fd())
     }

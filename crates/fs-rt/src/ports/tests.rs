@@ -74,6 +74,42 @@ fn taken_socket_of_a_cooling_port_is_shared_with_the_kernel() {
     assert_eq!(*last.lock().unwrap(), Share::Ours);
 }
 
+/// On a shared device the lease ends with its proof, which would be the kernel's connection.
+#[test]
+fn taken_socket_of_a_cooling_port_proves_no_lease() {
+    let leases = Arc::new(AtomicI32::new(0));
+    let sinks = vec![Some(Box::new(Proving(Counting(leases.clone()))) as Box<dyn PortSink>)];
+    let ours = Ports::new(true, sinks, Ephemeral::default(), Duration::from_secs(60));
+    let place = ours.acquire(Protocol::Tcp, any_port(), false).unwrap();
+    ours.release(place, true);
+    assert_eq!(ours.acquire(Protocol::Tcp, place.at, false).unwrap(), place);
+    let socket = ours.take_socket(place).unwrap();
+    ours.release(place, false);
+    assert_eq!(leases.load(Ordering::Relaxed), 0);
+    drop(socket);
+    // A new socket proves the next lease.
+    ours.acquire(Protocol::Tcp, place.at, false).unwrap();
+    assert_eq!(leases.load(Ordering::Relaxed), 1);
+}
+
+struct Proving(Counting);
+impl PortSink for Proving {
+    fn add(&self, protocol: Protocol, at: SocketAddr, share: Share, proof: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        self.0.add(protocol, at, share, proof)
+    }
+    fn share(&self, _: Protocol, _: SocketAddr, _: Share) {}
+    fn remove(&self, protocol: Protocol, at: SocketAddr) {
+        self.0.remove(protocol, at);
+    }
+    fn needs_proof(&self) -> bool {
+        true
+    }
+    fn unguard(&self) {}
+    fn set_addresses(&self, _: &[IpAddr], _: &[IpAddr]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 struct Counting(Arc<AtomicI32>);
 impl PortSink for Counting {
     fn add(&self, _: Protocol, _: SocketAddr, _: Share, _: Option<BorrowedFd<'_>>) -> io::Result<()> {

@@ -123,8 +123,10 @@ impl<K: Kernel> Hot<K> {
                 i += 1;
                 continue;
             }
-            let member = self.untold.swap_remove(i);
-            member.is_untold.store(false, Ordering::Relaxed);
+            // A handler that jumps out in between leaves a member in the list that has been told, and not one that
+            // no later call enters.
+            self.untold[i].is_untold.store(false, Ordering::Relaxed);
+            self.untold.swap_remove(i);
         }
     }
 
