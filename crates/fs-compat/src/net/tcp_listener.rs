@@ -4,7 +4,6 @@ use super::shared::{Waiting, lock};
 use super::tcp_stream::TcpStream;
 use super::{cores, task};
 use crate::local;
-use crate::local::attempts::each_addr;
 use crate::local::tcp_stream::ttl_in_range;
 use std::collections::VecDeque;
 use std::io;
@@ -154,7 +153,7 @@ impl TcpListener {
     /// Like [`TcpListener::bind`], on every core of `runtime`. Waits for a runtime that is not
     /// running yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpListener> {
-        each_addr(addr, async |at| {
+        cores::bind(runtime, addr, async |at| {
             let queue = Arc::new(Queue {
                 accepted: Mutex::default(),
                 room: Semaphore::new(if runtime.is_kernel_only() { BACKLOG_OF_KERNEL } else { BACKLOG }),
