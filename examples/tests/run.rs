@@ -43,20 +43,25 @@ fn connect(at: SocketAddr) -> TcpStream {
     }
 }
 
-fn echoes(program: &str) {
+fn echoes(program: &str) -> Killed {
     let at = free();
-    let _server = start(program, at, &[]);
+    let server = start(program, at, &[]);
     let mut stream = connect(at);
     stream.write_all(b"hello").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     let mut echo = Vec::new();
     stream.read_to_end(&mut echo).unwrap();
     assert_eq!(echo, b"hello");
+    server
 }
 
 #[test]
-fn echo() {
-    echoes(env!("CARGO_BIN_EXE_example-echo"));
+fn echo_ends_by_sigterm() {
+    let mut server = echoes(env!("CARGO_BIN_EXE_example-echo"));
+    let id = server.0.id().to_string();
+    assert!(Command::new("kill").arg(id).status().unwrap().success());
+    let ended = server.0.wait().unwrap();
+    assert!(ended.success(), "{ended}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let (mut reader, mut writer) = stream.split();
                     tokio::io::copy(&mut reader, &mut writer).await
                 })),
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return, // A shutdown.
                 // For example too many open files: the next ones may work.
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
             }

@@ -26,6 +26,7 @@
 //!             Ok((mut stream, _peer)) => {
 //!                 fastsock::spawn_local(async move { stream.write_all(b"hello\n").await });
 //!             }
+//!             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return, // A shutdown.
 //!             // For example too many open files: the next ones may work.
 //!             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
 //!         }
