@@ -268,7 +268,8 @@ impl Builder {
         self
     }
 
-    /// Pins each thread to its CPU (default: yes).
+    /// Pins each thread to its CPU (default: yes). With [`LinkChoice::Kernel`], a thread that may not be
+    /// pinned runs on any CPU.
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
