@@ -260,8 +260,9 @@ impl Builder {
     }
 
     /// Sets the CPUs: one pinned thread on each. Default: as many of the process's CPUs as the
-    /// device has receive queues; with [`LinkChoice::Kernel`] all of them. A core without a queue
-    /// could not send. If a device has fewer queues than `cpus`, only the first cores run, and the
+    /// device has receive queues; with [`LinkChoice::Kernel`] as many as
+    /// [`std::thread::available_parallelism`] returns, like tokio's workers. A core without a queue could
+    /// not send. If a device has fewer queues than `cpus`, only the first cores run, and the
     /// log says so.
     pub fn cores(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
         self.cores = cpus.into_iter().collect();
