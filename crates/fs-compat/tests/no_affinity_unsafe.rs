@@ -28,8 +28,7 @@ fn refuse_affinity(action: u32) {
 
 #[test]
 fn kernel_sockets_need_no_affinity() {
-    for (pin, action) in
-        [(true, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32), (false, libc::SECCOMP_RET_KILL_PROCESS)]
+    for (pin, action) in [(true, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32), (false, libc::SECCOMP_RET_KILL_PROCESS)]
     {
         let run = thread::spawn(move || {
             refuse_affinity(action);
