@@ -112,11 +112,11 @@ impl std::fmt::Debug for LinkChoice {
 /// Addresses that the stack has on a device and the kernel does not have.
 ///
 /// ```no_run
-/// use fastsock::{Runtime, Standalone};
+/// use fastsock::{LinkChoice, Runtime, Standalone};
 /// use std::net::Ipv4Addr;
 ///
 /// let own = Standalone::new().addr(Ipv4Addr::new(192, 0, 2, 10), 24).gateway(Ipv4Addr::new(192, 0, 2, 1));
-/// let runtime = Runtime::builder().device("eth0").cores([0]).standalone(own).build()?;
+/// let runtime = Runtime::builder().device("eth0").cores([0]).link(LinkChoice::Packet).standalone(own).build()?;
 /// # drop(runtime);
 /// # Ok::<(), fastsock::BuildError>(())
 /// ```
@@ -336,7 +336,8 @@ impl Builder {
     }
 
     /// Sets own addresses for the next device without them, in the order of `.device(…)`. Either
-    /// every device has own addresses or none. Without them the kernel's addresses, routes and
+    /// every device has own addresses or none. AF_XDP, the default link, refuses them: choose another
+    /// [`LinkChoice`]. Without them the kernel's addresses, routes and
     /// neighbours are used, and their changes are followed.
     pub fn standalone(mut self, standalone: Standalone) -> Self {
         self.standalone.push(standalone);
