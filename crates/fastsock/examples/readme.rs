@@ -5,8 +5,8 @@
 use fastsock::{Runtime, local::TcpListener};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // One core for each queue of the device. Without the device, or rights to it: kernel sockets.
-    // The closure runs once on each core. All cores listen on the same port.
+    // One core for each queue of the device, at most one per CPU. Without the device, or rights to
+    // it: kernel sockets. The closure runs once on each core. All cores listen on the same port.
     Runtime::builder().device("eth0").or_kernel().build()?.run(|_core| async {
         let listener = TcpListener::bind("0.0.0.0:7777").await.expect("port 7777");
         loop {
