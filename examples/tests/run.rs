@@ -1,10 +1,11 @@
 //! Starts each example on kernel sockets and talks to it.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// The most that a program may need until it listens: hundreds of times what it needs on an idle
@@ -20,16 +21,26 @@ impl Drop for Killed {
     }
 }
 
-/// Starts a program with an address that is free, and more arguments.
+/// Starts a program with an address and more arguments.
 fn start(program: &str, at: SocketAddr, more: &[&str]) -> Killed {
     let mut command = Command::new(program);
     command.arg(at.to_string()).args(more).env("FASTSOCK_LINK", "kernel").stdin(Stdio::null());
     Killed(command.spawn().unwrap())
 }
 
-/// Returns an address whose port was free a moment ago.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// Returns one of this thread's CPUs, which is CPU 0 only if there is no other.
+fn last_cpu() -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list of CPUs");
+    list.trim().rsplit([',', '-']).next().unwrap().to_owned()
+}
+
+/// Returns an address that no other process uses: of this process, with a port that the kernel does
+/// not choose (net.ipv4.ip_local_port_range).
+fn own() -> SocketAddr {
+    static PORT: AtomicU16 = AtomicU16::new(9700);
+    let [_, b, c, d] = std::process::id().to_be_bytes();
+    SocketAddr::new([127, b, c, d].into(), PORT.fetch_add(1, Ordering::Relaxed))
 }
 
 fn connect(at: SocketAddr) -> TcpStream {
@@ -43,20 +54,25 @@ fn connect(at: SocketAddr) -> TcpStream {
     }
 }
 
-fn echoes(program: &str) {
-    let at = free();
-    let _server = start(program, at, &[]);
+fn echoes(program: &str) -> Killed {
+    let at = own();
+    let server = start(program, at, &[]);
     let mut stream = connect(at);
     stream.write_all(b"hello").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     let mut echo = Vec::new();
     stream.read_to_end(&mut echo).unwrap();
     assert_eq!(echo, b"hello");
+    server
 }
 
 #[test]
-fn echo() {
-    echoes(env!("CARGO_BIN_EXE_example-echo"));
+fn echo_ends_by_sigterm() {
+    let mut server = echoes(env!("CARGO_BIN_EXE_example-echo"));
+    let id = server.0.id().to_string();
+    assert!(Command::new("kill").arg(id).status().unwrap().success());
+    let ended = server.0.wait().unwrap();
+    assert!(ended.success(), "{ended}");
 }
 
 #[test]
@@ -66,8 +82,11 @@ fn any_thread() {
 
 #[test]
 fn udp() {
-    let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let _server = start(env!("CARGO_BIN_EXE_example-udp"), at, &[]);
+    let at = own();
+    // In a container with a set of CPUs.
+    let mut command = Command::new("taskset");
+    command.args(["-c", &last_cpu(), env!("CARGO_BIN_EXE_example-udp")]).arg(at.to_string());
+    let _server = Killed(command.env("FASTSOCK_LINK", "kernel").stdin(Stdio::null()).spawn().unwrap());
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(at).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -86,7 +105,7 @@ fn udp() {
 
 #[test]
 fn http() {
-    let at = free();
+    let at = own();
     let _server = start(env!("CARGO_BIN_EXE_example-http"), at, &[]);
     let mut stream = connect(at);
     stream.write_all(b"GET /here HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -98,7 +117,7 @@ fn http() {
 #[test]
 fn tls() {
     use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
-    let at = free();
+    let at = own();
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("example-{}.pem", std::process::id()));
     let _server = start(env!("CARGO_BIN_EXE_example-tls"), at, &[file.to_str().unwrap()]);
     // The file is written before the server listens.

@@ -26,6 +26,7 @@
 //!             Ok((mut stream, _peer)) => {
 //!                 fastsock::spawn_local(async move { stream.write_all(b"hello\n").await });
 //!             }
+//!             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return, // A shutdown.
 //!             // For example too many open files: the next ones may work.
 //!             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
 //!         }
@@ -40,13 +41,13 @@ mod run;
 
 pub use fastsock_macros::main;
 pub use fs_compat::{
-    BorrowedBytes, CongestionControl, Keepalive, SendBuffer, TcpInfo, TcpOptions, ToSocketAddrs, UdpMeta, blocking,
-    socket2,
+    BorrowedBytes, CaState, CongestionControl, IfaceId, Keepalive, Linger, SendBuffer, TcpInfo, TcpOptions, TcpState,
+    ToSocketAddrs, UdpMeta, blocking, socket2,
 };
 pub use fs_rt::{
-    BuildError, Builder, Carrier, CoreCtx, CoreRef, CoreStats, Ecn, FastOpen, Handle, Limits, LinkChoice, PollPolicy,
-    PortLease, RunError, Runtime, RuntimeStats, Secret, SpawnError, Standalone, TcpConfig, Why, XdpMode,
-    shutdown_signal, spawn_local, turn,
+    BuildError, Builder, Carrier, Cidr, CoreCtx, CoreRef, CoreStats, Ecn, FastOpen, Handle, Limits, LinkChoice,
+    PollPolicy, PortLease, RunError, Runtime, RuntimeStats, Secret, Share, SpawnError, Standalone, TcpConfig, Why,
+    XdpMode, shutdown_signal, spawn_local, turn,
 };
 #[doc(hidden)]
 pub use run::__main;

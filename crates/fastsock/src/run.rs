@@ -51,7 +51,7 @@ pub fn run<F: Future>(main: F) -> io::Result<F::Output> {
 /// use fastsock::{LinkChoice, Runtime};
 ///
 /// // As in a program's own tests: neither rights nor a device.
-/// let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).build()?;
+/// let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).build()?;
 /// let peer = fastsock::block_on(runtime, async {
 ///     let listener = TcpListener::bind("127.0.0.1:0").await?;
 ///     let at = listener.local_addr()?;

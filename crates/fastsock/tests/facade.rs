@@ -2,9 +2,11 @@
 
 use fastsock::blocking::{TcpListener, TcpStream};
 use fastsock::{
-    CongestionControl, Ecn, FastOpen, Limits, LinkChoice, PollPolicy, PortLease, Runtime, Secret, Standalone, TcpConfig,
+    CaState, Cidr, CongestionControl, Ecn, FastOpen, Handle, IfaceId, Limits, Linger, LinkChoice, PollPolicy,
+    PortLease, Runtime, Secret, Share, Standalone, TcpConfig, TcpInfo, TcpOptions, TcpState,
 };
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 
 #[test]
 fn missing_device_is_named() {
@@ -22,6 +24,17 @@ fn types_of_settings_have_names() {
     let builder = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).tcp(tcp).limits(limits);
     drop(builder.poll_policy(PollPolicy::shared()).secret(Secret([7; 32])).build().unwrap());
     let _leaves: fn(&PortLease) = PortLease::leave;
+}
+
+/// So have those of public fields and of calls' values.
+#[test]
+fn types_of_fields_have_names() {
+    let TcpInfo { state, ca_state, .. } = TcpInfo::default();
+    let _: (Option<TcpState>, CaState) = (state, ca_state);
+    let TcpOptions { linger, device, .. } = TcpOptions::default();
+    let _: (Linger, Option<IfaceId>) = (linger, device);
+    let _: Vec<Cidr> = Standalone::new().addrs;
+    let _: fn(&Handle, SocketAddr, bool, Share) = Handle::share_held;
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! README's program is an example of this crate. It runs as an ordinary user on a machine without a
 //! device, and so does the shortest program.
 
+use fastsock::local::TcpListener;
+use fastsock::{LinkChoice, Runtime};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
@@ -63,6 +65,51 @@ fn readme_program_runs_without_rights_and_device() {
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
     assert_eq!(said, "hello");
+}
+
+/// Returns the lines of the first statement `loop`, without indentation.
+fn accept_loop(text: &str) -> Vec<&str> {
+    let mut lines = text.lines().skip_while(|line| line.trim() != "loop {");
+    let first = lines.next().expect("a loop");
+    let end = first.replace("loop {", "}");
+    let body = lines.take_while(|line| **line != end);
+    body.map(str::trim).collect()
+}
+
+/// README's loop, which the test before compares with the example's.
+#[test]
+fn readme_loop_ends_at_a_shutdown() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(here.join("../../README.md")).unwrap();
+    let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).build().unwrap();
+    let run = runtime.run(|core| async move {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        core.handle().shutdown(Duration::from_secs(60));
+        loop {
+            match listener.accept().await {
+                Ok((mut stream, _peer)) => drop(fastsock::spawn_local(async move {
+                    let (mut reader, mut writer) = stream.split();
+                    tokio::io::copy(&mut reader, &mut writer).await
+                })),
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return, // A shutdown.
+                // For example too many open files: the next ones may work.
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        }
+    });
+    assert!(run.is_ok(), "{run:?}");
+    assert_eq!(accept_loop(&readme), accept_loop(include_str!("readme.rs")));
+}
+
+/// Pages and comments whose loops go on after an error.
+#[test]
+fn loops_to_copy_end_at_a_shutdown() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for page in ["../../README.md", "../../docs/SEND.md", "src/lib.rs"] {
+        let page = std::fs::read_to_string(here.join(page)).unwrap();
+        let (go_on, end) = ("Err(_) => tokio::time::sleep", "InvalidInput => return,");
+        assert_eq!([go_on, end].map(|arm| page.matches(arm).count()), [1, 1], "{page}");
+    }
 }
 
 #[test]

@@ -228,7 +228,8 @@ fn every_method_is_called() {
         let (of, method) = line.rsplit_once("::").expect("a type and a method");
         types.entry(of).or_default().push(method);
     }
-    for (of, listed) in types {
+    // The halves' methods call those of the stream.
+    for (of, listed) in types.into_iter().filter(|(of, _)| !of.ends_with("Half")) {
         let mut calls = String::new();
         for (_, file, functions) in CALLED_IN.iter().filter(|(ends, ..)| of.ends_with(ends)) {
             functions.iter().for_each(|name| calls += &bodies(&source(file), name));

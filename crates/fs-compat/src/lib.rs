@@ -15,9 +15,7 @@ mod on_core_unsafe;
 
 pub use borrowed_unsafe::{BorrowedBytes, SendBuffer};
 pub use error::to_io_error;
-pub use fs_core::CongestionControl;
-pub use fs_core::TcpInfo;
-pub use fs_core::{Keepalive, TcpOptions, UdpMeta};
+pub use fs_core::{CaState, CongestionControl, IfaceId, Keepalive, Linger, TcpInfo, TcpOptions, TcpState, UdpMeta};
 pub use local::{
     OwnedReadHalf, OwnedWriteHalf, ReadHalf, TcpListener, TcpSocket, TcpStream, ToSocketAddrs, UdpSocket, WriteHalf,
 };

@@ -68,6 +68,28 @@ async fn megabytes_both_ways_from_spawned_tasks() {
     runtimes.ends_clean().await;
 }
 
+/// As after close(2), although the core closes the dropped socket in one of its next turns.
+#[tokio::test]
+async fn address_of_a_dropped_socket_can_be_bound() {
+    let runtimes = Runtimes::new();
+    let handle = runtimes.server.handle();
+    within(async {
+        for _ in 0..100 {
+            UdpSocket::bind_on(&handle, server(53)).await.expect("the last socket was dropped");
+        }
+        for _ in 0..100 {
+            TcpListener::bind_on(&handle, server(53)).await.expect("the last listener was dropped");
+        }
+        let _bound = (UdpSocket::bind_on(&handle, server(53)).await, TcpListener::bind_on(&handle, server(53)).await);
+        let used = UdpSocket::bind_on(&handle, server(53)).await.unwrap_err();
+        assert_eq!(used.kind(), ErrorKind::AddrInUse);
+        let used = TcpListener::bind_on(&handle, server(53)).await.unwrap_err();
+        assert_eq!(used.kind(), ErrorKind::AddrInUse);
+    })
+    .await;
+    runtimes.ends_clean().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_connections_of_many_tasks() {
     const CONNECTIONS: u32 = 300;

@@ -180,6 +180,17 @@ async fn datagrams_go_to_the_first_peer_of_the_family() {
     .await;
 }
 
+/// Whichever core serves the next socket. Two sockets of one port would take each other's datagrams.
+#[tokio::test]
+async fn port_of_a_udp_socket_is_in_use() {
+    let stack = start(2);
+    let socket = bind(&stack).await;
+    for _ in 0..4 {
+        let second = UdpSocket::bind_on(&stack.handle(), socket.local_addr().unwrap()).await;
+        assert_eq!(second.unwrap_err().kind(), ErrorKind::AddrInUse);
+    }
+}
+
 /// Datagrams of one sender may be lost, and never go back.
 #[tokio::test]
 async fn datagrams_stay_in_order_with_two_cores() {

@@ -4,6 +4,7 @@ mod common;
 
 use common::{CLIENT, both, server};
 use fs_compat::{TcpListener, TcpStream, UdpSocket};
+use fs_rt::{LinkChoice, Runtime};
 use std::cell::Cell;
 use std::io::ErrorKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,6 +37,20 @@ fn datagrams_both_ways() {
             }
         },
     );
+}
+
+/// As Linux, where the engine has other errors.
+#[test]
+fn send_without_a_peer_is_edestaddrreq() {
+    let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).build().unwrap();
+    let run = runtime.run(|_| async {
+        for at in ["127.0.0.1:0", "0.0.0.0:0"] {
+            let socket = UdpSocket::bind(at).await.unwrap();
+            assert_eq!(socket.try_send(b"lost").unwrap_err().raw_os_error(), Some(libc::EDESTADDRREQ), "{at}");
+            assert_eq!(socket.send(b"lost").await.unwrap_err().raw_os_error(), Some(libc::EDESTADDRREQ), "{at}");
+        }
+    });
+    run.unwrap();
 }
 
 /// A task that does nothing but send waits while many datagrams are queued. Other tasks of the core

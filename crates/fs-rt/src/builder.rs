@@ -112,11 +112,11 @@ impl std::fmt::Debug for LinkChoice {
 /// Addresses that the stack has on a device and the kernel does not have.
 ///
 /// ```no_run
-/// use fastsock::{Runtime, Standalone};
+/// use fastsock::{LinkChoice, Runtime, Standalone};
 /// use std::net::Ipv4Addr;
 ///
 /// let own = Standalone::new().addr(Ipv4Addr::new(192, 0, 2, 10), 24).gateway(Ipv4Addr::new(192, 0, 2, 1));
-/// let runtime = Runtime::builder().device("eth0").cores([0]).standalone(own).build()?;
+/// let runtime = Runtime::builder().device("eth0").cores([0]).link(LinkChoice::Packet).standalone(own).build()?;
 /// # drop(runtime);
 /// # Ok::<(), fastsock::BuildError>(())
 /// ```
@@ -260,15 +260,17 @@ impl Builder {
     }
 
     /// Sets the CPUs: one pinned thread on each. Default: as many of the process's CPUs as the
-    /// device has receive queues; with [`LinkChoice::Kernel`] all of them. A core without a queue
-    /// could not send. If a device has fewer queues than `cpus`, only the first cores run, and the
+    /// device has receive queues; with [`LinkChoice::Kernel`] as many as
+    /// [`std::thread::available_parallelism`] returns, like tokio's workers. A core without a queue could
+    /// not send. If a device has fewer queues than `cpus`, only the first cores run, and the
     /// log says so.
     pub fn cores(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
         self.cores = cpus.into_iter().collect();
         self
     }
 
-    /// Pins each thread to its CPU (default: yes).
+    /// Pins each thread to its CPU (default: yes). With [`LinkChoice::Kernel`], a thread that may not be
+    /// pinned runs on any CPU.
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
         self
@@ -334,7 +336,8 @@ impl Builder {
     }
 
     /// Sets own addresses for the next device without them, in the order of `.device(…)`. Either
-    /// every device has own addresses or none. Without them the kernel's addresses, routes and
+    /// every device has own addresses or none. AF_XDP, the default link, refuses them: choose another
+    /// [`LinkChoice`]. Without them the kernel's addresses, routes and
     /// neighbours are used, and their changes are followed.
     pub fn standalone(mut self, standalone: Standalone) -> Self {
         self.standalone.push(standalone);

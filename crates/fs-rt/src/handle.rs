@@ -81,6 +81,9 @@ impl Handle {
     /// Begins a graceful shutdown: listeners close, [`crate::shutdown_signal`] completes, and the
     /// runtime ends when the applications' futures are done and no connection is left, or when
     /// `deadline` has passed. Later calls can only shorten the deadline.
+    ///
+    /// A loop that accepts connections must return when `accept` fails with `InvalidInput`. Otherwise
+    /// its future is never done.
     pub fn shutdown(&self, deadline: Duration) {
         let until = from_now(deadline);
         self.shared.phase.send_if_modified(|phase| match phase {

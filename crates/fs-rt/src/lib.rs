@@ -50,7 +50,7 @@ pub use crate::core::{
 pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
 pub use carrier::{Carrier, Why};
 pub use error::{BuildError, RunError};
-pub use fs_core::{Ecn, FastOpen, Limits, Secret, TcpConfig};
+pub use fs_core::{Cidr, Ecn, FastOpen, Limits, Secret, TcpConfig};
 pub use fs_xdp::Share;
 pub use handle::{Handle, SpawnError};
 pub use poll::PollPolicy;

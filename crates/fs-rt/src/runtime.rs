@@ -218,9 +218,16 @@ where
 {
     // For the whole life of the thread, so that its tasks' events are within it.
     let _span = tracing::info_span!("core", index, cpu = setup.cpu).entered();
-    let cpus = Cpus::of_this_thread().map_err(|e| ("cannot read its thread's CPU set", e))?;
+    // The CPUs before it was pinned.
+    let mut cpus = None;
     if setup.pin {
-        pin_to_cpu(setup.cpu).map_err(|e| ("cannot pin its thread", e))?;
+        let before = Cpus::of_this_thread().map_err(|e| ("cannot read its thread's CPU set", e))?;
+        match pin_to_cpu(setup.cpu) {
+            Ok(()) => cpus = Some(before),
+            // Kernel sockets need no rights: a filter of system calls may refuse this one.
+            Err(error) if shared.carriers == Carriers::Kernel => tracing::debug!(%error, "cannot pin the thread"),
+            Err(error) => return Err(("cannot pin its thread", error)),
+        }
     }
     let (sleeps, drain) = (setup.policy.sleep, setup.drain);
     let core = make_core(index, setup, shared.clone());
@@ -233,7 +240,7 @@ where
         .event_interval(if shared.carriers == Carriers::Kernel { EVENT_INTERVAL_OF_KERNEL } else { EVENT_INTERVAL })
         // Threads of `spawn_blocking` would inherit this core's CPU and compete with the core. If
         // the kernel refuses, they stay on it.
-        .on_thread_start(move || drop(cpus.allow()))
+        .on_thread_start(move || drop(cpus.map(|cpus| cpus.allow())))
         .build_local(Default::default())
         .map_err(|e| ("cannot start tokio", e))?;
     tracing::debug!(links = core.io.borrow().ports.len(), "core started");

@@ -52,6 +52,13 @@ fn inbox_and_reader_exchange_two_buffers() {
     assert_eq!(buffers.len(), 2);
 }
 
+/// In a container with a quota of CPUs, fewer than the process's CPUs.
+#[test]
+fn kernel_sockets_have_as_many_cores_as_tokio_has_workers() {
+    let runtime = Runtime::builder().link(LinkChoice::Kernel).build().unwrap();
+    assert_eq!(runtime.handle().cores(), std::thread::available_parallelism().unwrap().get());
+}
+
 #[test]
 fn invalid_settings_name_cause_and_remedy() {
     let error = Runtime::builder().cores([0]).build().unwrap_err();

@@ -11,6 +11,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::error::Error;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ async fn serve(at: SocketAddr) -> std::io::Result<()> {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _peer)) => stream,
+            // The runtime shuts down.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(()),
             // Too many open files, or a connection that ended in the queue: the listener goes on.
             Err(error) => {
                 eprintln!("accept: {error}");

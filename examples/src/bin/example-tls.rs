@@ -8,6 +8,7 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use std::error::Error;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,8 @@ async fn serve(at: SocketAddr, acceptor: TlsAcceptor) -> std::io::Result<()> {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _peer)) => stream,
+            // The runtime shuts down.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(()),
             // Too many open files, or a connection that ended in the queue: the listener goes on.
             Err(error) => {
                 eprintln!("accept: {error}");

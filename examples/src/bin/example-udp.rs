@@ -10,8 +10,9 @@ const DATAGRAM_MAX: usize = 65_535;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let at: SocketAddr = std::env::args().nth(1).as_deref().unwrap_or("127.0.0.1:7777").parse()?;
-    // The devices of FASTSOCK_DEVICE. Without one, or without rights to it: kernel sockets.
-    let runtime = Runtime::builder().devices_of_environment().or_kernel().cores([0]).build()?;
+    // The devices of FASTSOCK_DEVICE. Without one, or without rights to it: kernel sockets. One core, on
+    // any CPU.
+    let runtime = Runtime::builder().devices_of_environment().or_kernel().cores([0]).pin(false).build()?;
     for result in runtime.run(move |_core| serve(at))? {
         result?;
     }

@@ -99,6 +99,7 @@ pub(crate) async fn datagrams(calls: Calls<'_>) -> UdpSocket {
     let mut buf = [0; 64];
     let is_peer = |(len, from): (usize, SocketAddr)| (len, from == to);
     calls.row("local_addr", socket.local_addr().map(|at| at.port() != 0));
+    calls.row("bind of a port in use", done(&UdpSocket::bind(socket.local_addr().unwrap()).await));
     calls.row("peer_addr, not connected", socket.peer_addr());
     calls.row("try_send, not connected", socket.try_send(b"lost"));
     calls.row("try_recv of nothing", socket.try_recv_from(&mut buf));

@@ -12,6 +12,10 @@
 //!   addresses, 127.0.0.1, other devices), behind the same type. [`TcpStream::carrier`] returns
 //!   which one carries it. In standalone addressing such a connect is refused, and the error says
 //!   why.
+//! - A connected UDP socket is not told that its peer refused a datagram (`ECONNREFUSED`) where the
+//!   kernel carries.
+//! - [`TcpSocket::bind`] with port 0 reserves no port: `connect` or `listen` chooses it.
+//! - A wildcard IPv6 socket names an IPv4 peer by its IPv4 address, and not as `::ffff:1.2.3.4`.
 //! - On a thread that is not a core of a `fs_rt::Runtime`, they return an error.
 //! - Several cores may listen at one address; each accepts the connections that its queue receives.
 //! - [`TcpStream::recv_borrowed`] and [`TcpStream::send_buffer`] move data without a copy.

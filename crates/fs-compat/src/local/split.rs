@@ -2,7 +2,8 @@
 
 use crate::borrowed_unsafe::{BorrowedBytes, SendBuffer};
 use crate::local::tcp_stream::TcpStream;
-use std::io::{self, IoSlice};
+use bytes::BufMut;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -162,6 +163,16 @@ macro_rules! read_half {
             /// See [`TcpStream::try_read`].
             pub fn try_read(&$self, buf: &mut [u8]) -> io::Result<usize> {
                 $stream.try_read(buf)
+            }
+
+            /// See [`TcpStream::try_read_vectored`].
+            pub fn try_read_vectored(&$self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                $stream.try_read_vectored(bufs)
+            }
+
+            /// See [`TcpStream::try_read_buf`].
+            pub fn try_read_buf<B: BufMut>(&$self, buf: &mut B) -> io::Result<usize> {
+                $stream.try_read_buf(buf)
             }
 
             /// See [`TcpStream::peek`].

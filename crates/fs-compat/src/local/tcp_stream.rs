@@ -232,7 +232,8 @@ impl TcpStream {
             return Ok(0);
         }
         let mut chunk = [0; 16 << 10];
-        let most = chunk.len().min(buf.remaining_mut());
+        // Like tokio does: into the spare capacity, or that of one reallocation.
+        let most = chunk.len().min(buf.chunk_mut().len());
         let n = self.try_read(&mut chunk[..most])?;
         buf.put_slice(&chunk[..n]);
         Ok(n)

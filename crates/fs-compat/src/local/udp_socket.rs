@@ -199,6 +199,12 @@ impl UdpSocket {
         self.kernel.as_ref().zip(target.or_else(|| self.peer_addr().ok()))
     }
 
+    /// Returns true if a datagram was refused because no peer is set.
+    fn has_no_target(&self, refused: &io::Error, target: Option<SocketAddr>) -> bool {
+        let by_engine = matches!(refused.raw_os_error(), Some(libc::ENOTCONN | libc::EINVAL));
+        by_engine && target.is_none() && self.peer_addr().is_err()
+    }
+
     fn send_now(&self, buf: &[u8], target: Option<SocketAddr>) -> io::Result<usize> {
         if let Some((kernel, peer)) = self.only_kernel(target) {
             return kernel.try_send(buf, peer);
@@ -207,6 +213,7 @@ impl UdpSocket {
         let Err(refused) = &sent else { return sent };
         match self.other_way(refused, target) {
             Some((kernel, target)) => kernel.try_send(buf, target),
+            None if self.has_no_target(refused, target) => Err(io::Error::from_raw_os_error(libc::EDESTADDRREQ)),
             None => sent,
         }
     }
@@ -219,6 +226,9 @@ impl UdpSocket {
         let Poll::Ready(Err(refused)) = &sent else { return sent };
         match self.other_way(refused, target) {
             Some((kernel, target)) => kernel.poll_send(cx, buf, target),
+            None if self.has_no_target(refused, target) => {
+                Poll::Ready(Err(io::Error::from_raw_os_error(libc::EDESTADDRREQ)))
+            }
             None => sent,
         }
     }

@@ -1,7 +1,8 @@
 //! The halves of a [`TcpStream`].
 
 use super::tcp_stream::TcpStream;
-use std::io::{self, IoSlice};
+use bytes::BufMut;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -123,9 +124,30 @@ impl Drop for OwnedWriteHalf {
     }
 }
 
-macro_rules! half {
-    (read $half:ty, $self:ident => $stream:expr) => {
-        half!($half, $self => $stream);
+macro_rules! both_halves {
+    ($half:ty, $self:ident => $stream:expr) => {
+        impl $half {
+            /// Returns the local address.
+            pub fn local_addr(&$self) -> io::Result<SocketAddr> {
+                $stream.local_addr()
+            }
+
+            /// Returns the peer's address.
+            pub fn peer_addr(&$self) -> io::Result<SocketAddr> {
+                $stream.peer_addr()
+            }
+
+            /// See [`TcpStream::ready`].
+            pub async fn ready(&$self, interest: Interest) -> io::Result<Ready> {
+                $stream.ready(interest).await
+            }
+        }
+    };
+}
+
+macro_rules! read_half {
+    ($half:ty, $self:ident => $stream:expr) => {
+        both_halves!($half, $self => $stream);
 
         impl $half {
             /// See [`TcpStream::readable`].
@@ -138,9 +160,24 @@ macro_rules! half {
                 $stream.try_read(buf)
             }
 
+            /// See [`TcpStream::try_read_vectored`].
+            pub fn try_read_vectored(&$self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                $stream.try_read_vectored(bufs)
+            }
+
+            /// See [`TcpStream::try_read_buf`].
+            pub fn try_read_buf<B: BufMut>(&$self, buf: &mut B) -> io::Result<usize> {
+                $stream.try_read_buf(buf)
+            }
+
             /// See [`TcpStream::peek`].
             pub async fn peek(&mut $self, buf: &mut [u8]) -> io::Result<usize> {
                 $stream.peek(buf).await
+            }
+
+            /// See [`TcpStream::poll_peek`].
+            pub fn poll_peek(&mut $self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+                $stream.poll_peek(cx, buf)
             }
         }
 
@@ -150,8 +187,11 @@ macro_rules! half {
             }
         }
     };
-    (write $half:ty, $self:ident => $stream:expr) => {
-        half!($half, $self => $stream);
+}
+
+macro_rules! write_half {
+    ($half:ty, $self:ident => $stream:expr) => {
+        both_halves!($half, $self => $stream);
 
         impl $half {
             /// See [`TcpStream::writable`].
@@ -196,30 +236,24 @@ macro_rules! half {
             }
         }
     };
-    ($half:ty, $self:ident => $stream:expr) => {
-        impl $half {
-            /// Returns the local address.
-            pub fn local_addr(&$self) -> io::Result<SocketAddr> {
-                $stream.local_addr()
-            }
-
-            /// Returns the peer's address.
-            pub fn peer_addr(&$self) -> io::Result<SocketAddr> {
-                $stream.peer_addr()
-            }
-
-            /// See [`TcpStream::ready`].
-            pub async fn ready(&$self, interest: Interest) -> io::Result<Ready> {
-                $stream.ready(interest).await
-            }
-        }
-    };
 }
 
-half!(read ReadHalf<'_>, self => self.0);
-half!(read OwnedReadHalf, self => self.0);
-half!(write WriteHalf<'_>, self => self.0);
-half!(write OwnedWriteHalf, self => self.stream);
+read_half!(ReadHalf<'_>, self => self.0);
+read_half!(OwnedReadHalf, self => self.0);
+write_half!(WriteHalf<'_>, self => self.0);
+write_half!(OwnedWriteHalf, self => self.stream);
+
+impl AsRef<TcpStream> for ReadHalf<'_> {
+    fn as_ref(&self) -> &TcpStream {
+        self.0
+    }
+}
+
+impl AsRef<TcpStream> for WriteHalf<'_> {
+    fn as_ref(&self) -> &TcpStream {
+        self.0
+    }
+}
 
 impl AsRef<TcpStream> for OwnedReadHalf {
     fn as_ref(&self) -> &TcpStream {

@@ -4,7 +4,6 @@ use super::shared::{Waiting, lock};
 use super::tcp_stream::TcpStream;
 use super::{cores, task};
 use crate::local;
-use crate::local::attempts::each_addr;
 use crate::local::tcp_stream::ttl_in_range;
 use std::collections::VecDeque;
 use std::io;
@@ -87,6 +86,7 @@ impl Queue {
     async fn fill(self: Arc<Self>, listener: local::TcpListener, mut open: watch::Receiver<()>) {
         let listening = Listening(self);
         let queue = &listening.0;
+        let mut is_failing = false;
         loop {
             let next = async {
                 let room = queue.room.acquire().await.map_err(io::Error::other)?;
@@ -104,11 +104,16 @@ impl Queue {
                 Err(over) if over.kind() == io::ErrorKind::InvalidInput => return,
                 // An error of the kernel's accept: a connection died in its queue, or no descriptor
                 // is free.
-                Err(_) => {
+                Err(error) => {
+                    // Once, until a connection is accepted.
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(%error, at = ?listener.local_addr().ok(), "cannot accept connections");
+                    }
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
             };
+            is_failing = false;
             let ttl = queue.ttl.load(Ordering::Relaxed);
             if ttl != 0 {
                 // An error means that the connection is over already, and the handle will report it
@@ -154,7 +159,7 @@ impl TcpListener {
     /// Like [`TcpListener::bind`], on every core of `runtime`. Waits for a runtime that is not
     /// running yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &fs_rt::Handle, addr: A) -> io::Result<TcpListener> {
-        each_addr(addr, async |at| {
+        cores::bind(runtime, addr, async |at| {
             let queue = Arc::new(Queue {
                 accepted: Mutex::default(),
                 room: Semaphore::new(if runtime.is_kernel_only() { BACKLOG_OF_KERNEL } else { BACKLOG }),
@@ -184,7 +189,8 @@ impl TcpListener {
     }
 
     /// Waits for the next connection and returns it with its peer. The only error is
-    /// `InvalidInput`, after the runtime has shut down.
+    /// `InvalidInput`, after the runtime has shut down. While the kernel's accept fails, for example
+    /// because the process may open no more descriptors, it waits, and a warning is logged.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.queue.waiting.until(|| self.queue.take()).await
     }

@@ -6,7 +6,6 @@ mod peer;
 use super::cores;
 use super::shared::{lock, runtime_ended};
 use super::udp_task::{Outgoing, Part, PartOfHandle, Received, SharedSocket, Task};
-use crate::local::attempts::each_addr;
 use bytes::BufMut;
 use fs_rt::Handle;
 use std::hash::{BuildHasher, RandomState};
@@ -85,7 +84,7 @@ impl UdpSocket {
     /// Like [`UdpSocket::bind`], on every core of `runtime`. Waits for a runtime that is not running
     /// yet.
     pub async fn bind_on<A: ToSocketAddrs>(runtime: &Handle, addr: A) -> io::Result<UdpSocket> {
-        each_addr(addr, async |at| {
+        cores::bind(runtime, addr, async |at| {
             let cores = cores::of_datagrams(runtime);
             let shared = Arc::new(SharedSocket::new(cores.len()));
             let mut socket = UdpSocket {

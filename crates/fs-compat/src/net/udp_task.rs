@@ -7,6 +7,7 @@ use crate::local;
 use crossbeam::queue::ArrayQueue;
 use fs_core::IfaceId;
 use fs_rt::CoreRef;
+use socket2::{Domain, Socket, Type};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -153,11 +154,16 @@ impl Task {
     /// Binds on this core, at `at`. `reads_kernel`: this core receives what arrives at the kernel's
     /// socket of the port.
     pub(super) async fn bind(shared: Arc<SharedSocket>, at: SocketAddr, reads_kernel: bool) -> io::Result<Task> {
-        let mut socket = local::UdpSocket::bind(at).await?;
+        let core = CoreRef::require()?;
+        // Of a runtime with devices, the first core's own sockets say whether the port is in use.
+        let mut socket = match core.handle().is_kernel_only() {
+            true => local::UdpSocket::from_std(kernel_socket(at)?)?,
+            false => local::UdpSocket::bind(at).await?,
+        };
         if !reads_kernel {
             socket.leave_kernel_queue();
         }
-        let call = Call::new(doorbell::of_this_core(&CoreRef::require()?)?);
+        let call = Call::new(doorbell::of_this_core(&core)?);
         let part = Arc::new(Part { call, queue: ArrayQueue::new(TO_SEND) });
         // Room for the largest UDP payload, and for all datagrams received together.
         Ok(Task { socket, shared, part, unsent: None, buf: vec![0; 1 << 16], ttl: 0, tos: 0, device: 0 })
@@ -291,6 +297,17 @@ impl Future for Task {
         }
         Poll::Pending
     }
+}
+
+/// Binds a kernel socket. Unlike [`local::UdpSocket::bind`], it fails if another core has the port: the
+/// two sockets would take each other's datagrams.
+fn kernel_socket(at: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::for_address(at), Type::DGRAM, None)?;
+    if at.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&at.into())?;
+    Ok(socket.into())
 }
 
 /// Decodes `SharedSocket::device`.

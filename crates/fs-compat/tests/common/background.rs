@@ -5,7 +5,7 @@ use fs_compat::net::{Background, TcpListener, TcpStream};
 use fs_core::Framing;
 use fs_rt::Standalone;
 use std::future::Future;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::time::Duration;
 
 /// Two runtimes whose devices are connected in memory.
@@ -23,15 +23,7 @@ impl Runtimes {
     }
 
     pub(crate) async fn listen(&self, port: u16) -> TcpListener {
-        loop {
-            match TcpListener::bind_on(&self.server.handle(), ("0.0.0.0", port)).await {
-                // The previous listener was dropped, and its core has not closed it yet.
-                Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                    tokio::time::sleep(Duration::from_millis(1)).await
-                }
-                bound => return bound.unwrap(),
-            }
-        }
+        TcpListener::bind_on(&self.server.handle(), ("0.0.0.0", port)).await.unwrap()
     }
 
     pub(crate) async fn connect(&self, port: u16) -> io::Result<TcpStream> {

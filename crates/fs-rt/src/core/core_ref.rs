@@ -81,8 +81,8 @@ impl CoreRef {
     pub fn require() -> io::Result<CoreRef> {
         Self::current().ok_or_else(|| {
             io::Error::other(
-                "this thread has no fastsock runtime: create the socket in a task of fs_rt::Runtime::run, or use \
-                 spawn_on",
+                "this thread is not a core: sockets of fastsock::local work in tasks of Runtime::run and spawn_on, and \
+                 those of fastsock::net on any thread",
             )
         })
     }
@@ -456,6 +456,9 @@ pub async fn turn() {
 }
 
 /// Spawns a task on the calling thread's core (`tokio::task::spawn_local`).
+///
+/// # Panics
+/// On a thread that is not a core, such as those of `#[fastsock::main]`: use `tokio::spawn` there.
 pub fn spawn_local<F>(future: F) -> tokio::task::JoinHandle<F::Output>
 where
     F: Future + 'static,

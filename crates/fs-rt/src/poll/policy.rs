@@ -24,7 +24,7 @@ const SPIN: Duration = Duration::from_micros(30);
 /// | `leave_epoll` | | yes | yes | 0015 |
 ///
 /// ```
-/// use fs_rt::{PollPolicy, Runtime};
+/// use fastsock::{PollPolicy, Runtime};
 ///
 /// let mut policy = PollPolicy::throughput();
 /// policy.coalesce_connections = false;

@@ -6,10 +6,11 @@ use crate::builder::{Builder, LinkChoice};
 use crate::error::BuildError;
 use crate::sys::online_cpus;
 use fs_xdp::NetDevice;
+use std::num::NonZero;
 use std::sync::Arc;
 
 /// Chooses the CPUs if the program names none: as many of the process's CPUs as the smallest device
-/// has queues.
+/// has queues, or with kernel sockets as it may use at a time.
 pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) -> Result<(), BuildError> {
     if !builder.cores.is_empty() {
         return Ok(());
@@ -17,7 +18,8 @@ pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) 
     let queues = match &builder.link {
         LinkChoice::Memory(links) => links.len(),
         LinkChoice::Tap => 1,
-        LinkChoice::Kernel => usize::MAX,
+        // As many as tokio has workers. It reads the quota of a container, unlike the CPU set.
+        LinkChoice::Kernel => std::thread::available_parallelism().map_or(1, NonZero::get),
         _ if !shared.is_empty() => shared.iter().map(|one| one.device.queues as usize).min().unwrap_or(1),
         // A missing device is reported when it is opened.
         _ => {
@@ -27,7 +29,7 @@ pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) 
         }
     };
     let available = online_cpus().map_err(|source| BuildError::System { what: "cannot read the CPU set", source })?;
-    if queues > available.len() && queues < usize::MAX {
+    if queues > available.len() {
         tracing::info!(queues, cores = available.len(), "each core has several queues of the device");
     }
     builder.cores = available.into_iter().take(queues.max(1)).collect();

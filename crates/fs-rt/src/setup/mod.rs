@@ -97,6 +97,8 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
     if kernel {
         builder.devices.clear();
         builder.frames = builder.frames.min(FRAMES_OF_KERNEL);
+        // Each connection has a descriptor. As many as a runtime with devices has for its ports.
+        raise_open_files(builder.ports_to_reserve());
         builder.ephemeral_ports = Some(0);
     }
     let mut opened = open(builder, &devices, &shared_devices)?;
@@ -257,9 +259,7 @@ fn ephemeral_ports(
         return Ok((set, Ephemeral::default()));
     }
     // The higher the limit, the fewer threads hold them.
-    if let Err(error) = raise_open_files(wanted) {
-        tracing::debug!(%error, "cannot raise RLIMIT_NOFILE");
-    }
+    raise_open_files(wanted);
     let held = match shared {
         [] => reserve_ephemeral(first, wanted),
         shared => broker::ports::ephemeral(shared, first, wanted),
