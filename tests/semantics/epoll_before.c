@@ -47,7 +47,7 @@ static pid_t serve(int connections, struct sockaddr_storage *at, socklen_t *len)
 static void ask(int e, const struct sockaddr_storage *at, socklen_t len, uint64_t data) {
     int c = dial(at, len);
     MUST(add(e, c, EPOLLIN, data));
-    wait_for(e, 5000);
+    wait_for(e, 60000);
     get(c, text, 1);
     put(c, "y", 1);
     MUST(close(c));
@@ -171,7 +171,7 @@ static void nested(void) {
         put(s, "z", 1);
         _exit(0);
     }
-    wait_for(outer, 5000);
+    wait_for(outer, 60000);
     wait_for(inner, 0);
     reap(child);
 }

@@ -296,7 +296,15 @@ static void stamps(void) {
     int a, b, value = 1;
     pair(&a, &b);
     set_int(b, SOL_SOCKET, SO_TIMESTAMP, 1);
-    usleep(100000); /* The kernel starts to record times a moment later. */
+    /* The kernel starts to record times a moment later. */
+    for (bool is_stamped = false; !is_stamped;) {
+        char byte, room[128];
+        struct iovec part = {&byte, 1};
+        struct msghdr in = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+        put(a, "t", 1);
+        MUST(recvmsg(b, &in, 0));
+        is_stamped = in.msg_controllen > 0;
+    }
     for (int i = 0; i < 4; i++) {
         CALL(setsockopt(b, SOL_SOCKET, names[i], &value, sizeof value));
         for (int j = 0; j < 4; j++) {

@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::World;
@@ -41,8 +42,12 @@ impl Drop for Server {
     }
 }
 
+/// Returns a port below `ip_local_port_range`, which no bind to port 0 and no connect takes before the server does.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let ports = std::iter::repeat_with(|| std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut ports = ports.map(|number| 10_000 + (number % 20_000) as u16);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 fn checked(output: Output) -> String {

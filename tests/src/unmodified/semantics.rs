@@ -15,7 +15,7 @@ const CASE_LIMIT: Duration = Duration::from_secs(150);
 const TOO_SLOW: (i32, u32) = (75, 10);
 /// The exit status if a lost wake-up could look like a delay of a busy machine (`late` of `util.c`;
 /// EX_IOERR), and how often it is run then.
-const LATE: (i32, u32) = (74, 3);
+const LATE: (i32, u32) = (74, 8);
 
 /// The nice value of a case that runs again.
 const HIGHEST: i32 = -20;

@@ -128,7 +128,9 @@ pub(crate) fn same_with(program: &str, case: &str, ends: u64) -> Counted {
     let plain = Command::new(program).arg(case).output().unwrap();
     assert!(plain.status.success(), "{case} on the kernel: {}", text(&plain));
     let end = Instant::now() + Duration::from_secs(60);
+    let mut attempts = 0;
     loop {
+        attempts += 1;
         let world = World::new();
         let ours = world.command(program).arg(case).output().unwrap();
         assert!(ours.status.success(), "{case} under the library: {:?} {}", ours.status, text(&ours));
@@ -137,8 +139,9 @@ pub(crate) fn same_with(program: &str, case: &str, ends: u64) -> Counted {
         if counted.promoted >= ends && counted.ring_sends > 0 {
             return counted;
         }
-        // On a busy machine the program may end before the service has answered both ends.
-        assert!(Instant::now() < end, "{case}: no promotion, or no bytes by the ring: {counted:?}");
+        // On a busy machine the program may end before the service has answered both ends, and one run may take a
+        // minute.
+        assert!(attempts < 5 || Instant::now() < end, "{case}: no promotion, or no bytes by the ring: {counted:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 static void nothing(struct end *e) { (void)e; }
 // A round of ends that yield takes a time slice of each other running program, 5 to 10 ms on a busy machine.
-static void pingpong(struct end *e) { rounds(e, 4000, 0); meet(e); }
+static void pingpong(struct end *e) { rounds(e, few(4000), 0); meet(e); }
 
 static void bulk_send(struct end *e) { put(e, 40 << 20); get(e, 1); for (int i = 0; i < 200; i++) { put(e, 1 + i * 997); get(e, 3); } meet(e); }
 static void bulk_receive(struct end *e) { get(e, 40 << 20); put(e, 1); for (int i = 0; i < 200; i++) { get(e, 1 + i * 997); put(e, 3); } meet(e); }
@@ -87,7 +87,7 @@ static void queue_send(struct end *e) { for (int i = 0; i < 20; i++) { put(e, 10
     // Bytes in the peer's ring do not count as unsent, like bytes in the peer's kernel.
     rounds(e, 100, 0); put(e, 100); for (int i = 0; i < 1000; i++) { CHECK(ioctl(e->fd, SIOCOUTQ, &n) == 0); if (!n) break; usleep(1000); } printf("unsent %d\n", n); meet(e); }
 static void queue_receive(struct end *e) {
-    for (int i = 0; i < 20; i++) { meet(e); int n = -1; usleep(2000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0); if (n != 1000) FAIL("FIONREAD %d", n); get(e, 1000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0 && n == 0); meet(e); }
+    for (int i = 0; i < 20; i++) { meet(e); int n = -1; do CHECK(ioctl(e->fd, FIONREAD, &n) == 0); while (n < 1000 && usleep(200) == 0); if (n != 1000) FAIL("FIONREAD %d", n); get(e, 1000); CHECK(ioctl(e->fd, FIONREAD, &n) == 0 && n == 0); meet(e); }
     rounds(e, 100, 0); meet(e); get(e, 100);
 }
 

@@ -94,9 +94,10 @@ static void on_fork(int s) { pid_t p = _Fork(); if (!p) _exit(0); int e = errno;
 static void fork_storm(struct end *e) {
     rounds(e, 100, 0); meet(e);
     struct sigaction a = {.sa_handler = on_fork, .sa_flags = SA_RESTART}; sigaction(SIGALRM, &a, 0);
-    struct itimerval t = {{0, 500}, {0, 500}}; setitimer(ITIMER_REAL, &t, 0);
-    for (int i = 0; i < 300 || alarms < 20; i++) { pid_t p = fork(); if (!p) _exit(0); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); }
-    memset(&t, 0, sizeof t); setitimer(ITIMER_REAL, &t, 0); rounds(e, 300, 0); meet(e);
+    struct itimerval t = {0};
+    // Once for each fork, at different moments of it: a timer that repeats may end again before its handler returns, each time.
+    for (int i = 0; i < 300 || alarms < 20; i++) { t.it_value.tv_usec = 10 + i % 40 * 20; setitimer(ITIMER_REAL, &t, 0); pid_t p = fork(); if (!p) _exit(0); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); }
+    t.it_value.tv_usec = 0; setitimer(ITIMER_REAL, &t, 0); signal(SIGALRM, SIG_DFL); alarm(300); rounds(e, 300, 0); meet(e);
 }
 // The child is the last holder.
 static void fork_left(struct end *e) {
@@ -105,17 +106,20 @@ static void fork_left(struct end *e) {
     rounds(e, 500, 0); _exit(0);
 }
 
+// Waits until the child of an exec has closed its end of `gone`, and tells the other end that the socket has no ring here.
+static void given(struct end *e, int *gone) { char c; close(gone[1]); CHECK(read(gone[0], &c, 1) == 0); close(gone[0]); meet(e); }
 static void exec_give(struct end *e) {
-    fflush(stdout); pid_t p = fork();
+    int gone[2]; CHECK(pipe2(gone, O_CLOEXEC) == 0); fflush(stdout); pid_t p = fork();
     if (!p) { dup2(e->fd, 0); dup2(e->fd, 1); execlp("cat", "cat", (char *)0); _exit(9); }
-    close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+    close(e->fd); given(e, gone); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
-static void exec_talk(struct end *e) { usleep(50000); e->got = e->sent; for (int i = 0; i < 100; i++) { put(e, 100 + i); get(e, 100 + i); } shutdown(e->fd, SHUT_WR); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); meet(e); }
+static void exec_talk(struct end *e) { meet(e); e->got = e->sent; for (int i = 0; i < 100; i++) { put(e, 100 + i); get(e, 100 + i); } shutdown(e->fd, SHUT_WR); char c; CHECK(recv(e->fd, &c, 1, 0) == 0); meet(e); }
 // The program after exec uses the inherited number.
 static void execl_give(struct end *e) {
-    fflush(stdout); fcntl(e->fd, F_SETFD, 0); char command[64]; snprintf(command, 64, "exec cat <&%d >&%d", e->fd, e->fd); pid_t p = fork();
+    fflush(stdout); fcntl(e->fd, F_SETFD, 0); char command[64]; snprintf(command, 64, "exec cat <&%d >&%d", e->fd, e->fd);
+    int gone[2]; CHECK(pipe2(gone, O_CLOEXEC) == 0); pid_t p = fork();
     if (!p) { execl("/bin/sh", "sh", "-c", command, (char *)0); _exit(9); }
-    close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+    close(e->fd); given(e, gone); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
 // The library does not see io_uring's calls, so from then on the kernel alone carries the connection.
 static void uring_both(struct end *e) {
@@ -154,7 +158,7 @@ static void uring_put(struct end *e) { rounds(e, 100, 0); put(e, 5); meet(e); me
 static void vfork_give(struct end *e) {
     fflush(stdout); int other = open("/dev/null", O_RDONLY); pid_t p = vfork();
     if (!p) { dup2(e->fd, 0); dup2(e->fd, 1); close(e->fd); close(other); execlp("cat", "cat", (char *)0); _exit(9); }
-    CHECK(fcntl(other, F_GETFD) >= 0); close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+    CHECK(fcntl(other, F_GETFD) >= 0); close(e->fd); meet(e); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
 // A program without the connection runs at the same time.
 #include <spawn.h>
@@ -178,9 +182,9 @@ static int receive_fd(int over) {
 static void scm_give(struct end *e) {
     int s[2]; CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, s) == 0); fflush(stdout);
     pid_t p = fork(); if (!p) { close(e->fd); e->fd = receive_fd(s[1]); rounds(e, 500, 0); _exit(0); }
-    send_fd(s[0], e->fd); close(e->fd); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
+    send_fd(s[0], e->fd); close(e->fd); meet(e); int st; CHECK(waitpid(p, &st, 0) == p && st == 0); meet(e);
 }
-static void scm_talk(struct end *e) { usleep(20000); rounds(e, 500, 0); meet(e); }
+static void scm_talk(struct end *e) { meet(e); rounds(e, 500, 0); meet(e); }
 
 static void killed_wait(struct end *e) {
     get(e, 1000); meet(e); usleep(20000); char c; ssize_t r;
@@ -244,7 +248,7 @@ static void cork_server(struct end *e) { rounds(e, 601, 0); meet(e); }
 // A child that only executes a program carries out none of its parent's deferred calls.
 static void *corked_rounds(void *q) { struct end *e = q; while (!is_over) { for (int i = 0; i < 100; i++) { cork(e, 1); put(e, 8); cork(e, 0); } get(e, 800); } return 0; }
 static void cork_is_off(struct end *e) { CHECK(kernel_cork(e->fd) == 0); }
-static void cork_exec(struct end *e) { alarm(60); exec_beside(e, 500, corked_rounds, cork_is_off); shutdown(e->fd, SHUT_WR); meet(e); }
+static void cork_exec(struct end *e) { exec_beside(e, 500, corked_rounds, cork_is_off); shutdown(e->fd, SHUT_WR); meet(e); }
 static void cork_echo(struct end *e) { echo(e); meet(e); }
 
 static void urgent_send(struct end *e) { put(e, 100); CHECK(send(e->fd, "!", 1, MSG_OOB) == 1); put(e, 100); meet(e); rounds(e, 200, 0); meet(e); }
@@ -328,7 +332,7 @@ static void jump_receive(struct end *e) {
         if (!sigsetjmp(back, 1)) { may_jump = 1; setitimer(ITIMER_REAL, &t, 0); for (int j = 0; j < 2000; j++) { v.events = j % 2 ? EPOLLIN : EPOLLIN | EPOLLOUT; epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v); } may_jump = 0; } else jumps++;
         t.it_value.tv_usec = 0; setitimer(ITIMER_REAL, &t, 0);
         CHECK(epoll_wait(set, &v, 1, 0) >= 0); v.events = EPOLLIN; CHECK(epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v) == 0);
-        put(e, 8); CHECK(epoll_wait(set, &v, 1, 5000) == 1 && v.events == EPOLLIN); get(e, 8);
+        put(e, 8); CHECK(epoll_wait(set, &v, 1, 60000) == 1 && v.events == EPOLLIN); get(e, 8);
     }
     close(set);
     // Only calls with MSG_PEEK are interrupted: a jump out of a read loses bytes on the kernel, too.

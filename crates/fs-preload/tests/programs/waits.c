@@ -1,5 +1,7 @@
 // poll, select and epoll.
 #include "cases.h"
+// In milliseconds: a wait that must not end by its time-out, also on a busy machine.
+enum { LONG = 60000 };
 
 static int wait_poll(struct end *e) { struct pollfd p[2] = {{e->fd, POLLIN}, {e->meet, 0}}; int n = poll(p, 2, 100000); CHECK(n == 1 && p[0].revents & POLLIN); return p[0].revents; }
 static int wait_ppoll(struct end *e) { struct pollfd p = {e->fd, POLLIN | POLLOUT}; struct timespec t = {100, 0}; sigset_t s; sigemptyset(&s); do CHECK(ppoll(&p, 1, &t, &s) == 1); while (!(p.revents & POLLIN)); CHECK(p.revents & POLLOUT); return 0; }
@@ -7,7 +9,7 @@ static int selects;
 static int wait_select(struct end *e) { fd_set r; FD_ZERO(&r); FD_SET(e->fd, &r); FD_SET(e->meet, &r); struct timeval t = {100, 0};
     // Some programs pass the limit of descriptors.
     int n = select(++selects % 2 ? e->fd + e->meet : 1 << 20, &r, 0, 0, &t); CHECK(n >= 1 && FD_ISSET(e->fd, &r) && t.tv_sec >= 1 && t.tv_sec < 100); return 0; }
-static int wait_pselect(struct end *e) { fd_set r, w; FD_ZERO(&r); FD_ZERO(&w); FD_SET(e->fd, &r); FD_SET(e->fd, &w); struct timespec t = {5, 0}; int n; do { FD_SET(e->fd, &r); FD_SET(e->fd, &w); n = pselect(e->fd + 1, &r, &w, 0, &t, 0); CHECK(n >= 1 && FD_ISSET(e->fd, &w)); } while (!FD_ISSET(e->fd, &r)); CHECK(n == 2); return 0; }
+static int wait_pselect(struct end *e) { fd_set r, w; FD_ZERO(&r); FD_ZERO(&w); FD_SET(e->fd, &r); FD_SET(e->fd, &w); struct timespec t = {LONG / 1000, 0}; int n; do { FD_SET(e->fd, &r); FD_SET(e->fd, &w); n = pselect(e->fd + 1, &r, &w, 0, &t, 0); CHECK(n >= 1 && FD_ISSET(e->fd, &w)); } while (!FD_ISSET(e->fd, &r)); CHECK(n == 2); return 0; }
 
 static void take_all(struct end *e, size_t n) {
     unsigned char b[4096]; size_t done = 0;
@@ -15,7 +17,7 @@ static void take_all(struct end *e, size_t n) {
 }
 static void loop(struct end *e, int (*wait)(struct end *), int n) {
     unsigned char b[8];
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < few(n); i++) {
         if (*e->role == 'c') put(e, 8);
         uint64_t goal = e->got + 8;
         while (e->got < goal) { wait(e); ssize_t r = recv(e->fd, b, goal - e->got, MSG_DONTWAIT); if (r < 0) { CHECK(errno == EAGAIN); continue; } CHECK(r > 0); match(e, b, r); }
@@ -34,8 +36,8 @@ static void poll_end(struct end *e) {
     rounds(e, 100, 0); meet(e);
     CHECK(poll(&p, 1, 0) == 0); CHECK(poll(&p, 1, 30) == 0 && p.revents == 0); meet(e);
     if (*e->role == 'c') { put(e, 8); shutdown(e->fd, SHUT_WR); meet(e); return; }
-    meet(e); usleep(5000); CHECK(poll(&p, 1, 5000) == 1 && p.revents & POLLIN); get(e, 8);
-    CHECK(poll(&p, 1, 5000) == 1); printf("events %x\n", p.revents); CHECK(recv(e->fd, &c, 1, 0) == 0);
+    meet(e); usleep(5000); CHECK(poll(&p, 1, LONG) == 1 && p.revents & POLLIN); get(e, 8);
+    CHECK(poll(&p, 1, LONG) == 1); printf("events %x\n", p.revents); CHECK(recv(e->fd, &c, 1, 0) == 0);
 }
 
 // Each call reports everything that is ready, also right after the last call.
@@ -44,7 +46,7 @@ static void poll_all(struct end *e) {
     struct pollfd l[3] = {{e->fd, POLLIN}, {p[0], POLLIN}, {-1, POLLIN}};
     for (int i = 0; i < 2000; i++) {
         if (*e->role == 'c') put(e, 8);
-        do CHECK(poll(l, 3, 5000) >= 1 && l[1].revents == POLLIN); while (!l[0].revents);
+        do CHECK(poll(l, 3, LONG) >= 1 && l[1].revents == POLLIN); while (!l[0].revents);
         CHECK(poll(l, 3, 0) == 2 && l[0].revents == POLLIN && l[1].revents == POLLIN);
         get(e, 8);
         if (*e->role == 's') put(e, 8);
@@ -54,8 +56,8 @@ static void poll_all(struct end *e) {
 
 static int set;
 static void watch(struct end *e, unsigned events) { struct epoll_event v = {EPOLLIN | events, {.u64 = 0x123456789abcdef0}}; set = epoll_create1(EPOLL_CLOEXEC); CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, e->fd, &v) == 0); }
-static int wait_epoll(struct end *e) { struct epoll_event v[4]; int n = epoll_wait(set, v, 4, 5000); CHECK(n == 1 && v[0].data.u64 == 0x123456789abcdef0); CHECK(v[0].events & EPOLLIN); return v[0].events; }
-static void epoll_level(struct end *e) { watch(e, 0); loop(e, wait_epoll, 5000); struct epoll_event v = {EPOLLIN, {.u64 = 7}}; CHECK(epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v) == 0); put(e, 8); CHECK(epoll_wait(set, &v, 1, 5000) == 1 && v.data.u64 == 7); get(e, 8);
+static int wait_epoll(struct end *e) { struct epoll_event v[4]; int n = epoll_wait(set, v, 4, LONG); CHECK(n == 1 && v[0].data.u64 == 0x123456789abcdef0); CHECK(v[0].events & EPOLLIN); return v[0].events; }
+static void epoll_level(struct end *e) { watch(e, 0); loop(e, wait_epoll, 5000); struct epoll_event v = {EPOLLIN, {.u64 = 7}}; CHECK(epoll_ctl(set, EPOLL_CTL_MOD, e->fd, &v) == 0); put(e, 8); CHECK(epoll_wait(set, &v, 1, LONG) == 1 && v.data.u64 == 7); get(e, 8);
     CHECK(epoll_ctl(set, EPOLL_CTL_DEL, e->fd, 0) == 0); put(e, 8); meet(e); CHECK(epoll_wait(set, &v, 1, 20) == 0); get(e, 8); rounds(e, 200, 0); meet(e); }
 // A program that registers for each message, and errors of epoll_ctl(2).
 static void change(struct end *e, int operation, unsigned events, uint64_t data, int error) {
@@ -68,7 +70,7 @@ static void epoll_changes(struct end *e) {
     for (uint64_t i = 0; i < 3000; i++) {
         if (*e->role == 'c') {
             change(e, EPOLL_CTL_DEL, 0, 0, 0); change(e, EPOLL_CTL_ADD, EPOLLOUT, i, 0);
-            CHECK(epoll_wait(set, v, 4, 5000) == 1 && v[0].events == EPOLLOUT && v[0].data.u64 == i);
+            CHECK(epoll_wait(set, v, 4, LONG) == 1 && v[0].events == EPOLLOUT && v[0].data.u64 == i);
             put(e, 8); change(e, EPOLL_CTL_MOD, EPOLLIN, 0x123456789abcdef0, 0);
         }
         if (i % 50 == 0) {
@@ -92,7 +94,7 @@ static void epoll_changes(struct end *e) {
 }
 static void epoll_edge(struct end *e) {
     watch(e, EPOLLET | EPOLLRDHUP); fcntl(e->fd, F_SETFL, O_NONBLOCK);
-    for (int i = 0; i < 5000; i++) {
+    for (int i = 0; i < few(5000); i++) {
         size_t n = 1 + i * 7 % 5000;
         if (*e->role == 'c') put(e, n);
         uint64_t goal = e->got + n;
@@ -114,9 +116,9 @@ static void epoll_once(struct end *e) {
 // The set is older than the promotion and has other descriptors. It is in another set, or polled.
 static void epoll_nested(struct end *e) {
     watch(e, 0); loop(e, wait_epoll, 500); int outer = epoll_create(1); struct epoll_event v = {EPOLLIN, {.u64 = 5}}; CHECK(epoll_ctl(outer, EPOLL_CTL_ADD, set, &v) == 0);
-    for (int i = 0; i < 500; i++) { if (*e->role == 'c') put(e, 8); CHECK(epoll_wait(outer, &v, 1, 5000) == 1 && v.data.u64 == 5); wait_epoll(e); get(e, 8); if (*e->role == 's') put(e, 8); }
+    for (int i = 0; i < 500; i++) { if (*e->role == 'c') put(e, 8); CHECK(epoll_wait(outer, &v, 1, LONG) == 1 && v.data.u64 == 5); wait_epoll(e); get(e, 8); if (*e->role == 's') put(e, 8); }
     struct pollfd p = {set, POLLIN};
-    for (int i = 0; i < 500; i++) { if (*e->role == 'c') put(e, 8); CHECK(poll(&p, 1, 5000) == 1); wait_epoll(e); get(e, 8); if (*e->role == 's') put(e, 8); }
+    for (int i = 0; i < 500; i++) { if (*e->role == 'c') put(e, 8); CHECK(poll(&p, 1, LONG) == 1); wait_epoll(e); get(e, 8); if (*e->role == 's') put(e, 8); }
     meet(e);
 }
 static void epoll_others(struct end *e) {
@@ -127,12 +129,12 @@ static void epoll_others(struct end *e) {
         if (i % 3 == 0) CHECK(write(p[1], "x", 1) == 1);
         uint64_t goal = e->got + 8;
         while (e->got < goal) {
-            int n = epoll_wait(set, v, 4, 5000); CHECK(n >= 1);
+            int n = epoll_wait(set, v, 4, LONG); CHECK(n >= 1);
             for (int j = 0; j < n; j++) if (v[j].data.u64 == 9) { ssize_t r = read(p[0], b, 8); CHECK(r > 0); pipes += r; } else { get(e, 8); bytes++; }
         }
         if (*e->role == 's') put(e, 8);
     }
-    while (pipes < 1000) { CHECK(epoll_wait(set, v, 4, 5000) >= 1); ssize_t r = read(p[0], b, 8); CHECK(r > 0); pipes += r; }
+    while (pipes < 1000) { CHECK(epoll_wait(set, v, 4, LONG) >= 1); ssize_t r = read(p[0], b, 8); CHECK(r > 0); pipes += r; }
     meet(e);
 }
 // Two threads sleep in one set.
@@ -143,7 +145,7 @@ static void *worker(void *q) {
     return 0;
 }
 static void epoll_threads(struct end *e) {
-    watch(e, 0); if (*e->role == 'c') { for (int i = 0; i < 20000; i++) { put(e, 8); wait_epoll(e); get(e, 8); } meet(e); return; }
+    watch(e, 0); if (*e->role == 'c') { for (int i = 0; i < 4000; i++) { put(e, 8); wait_epoll(e); get(e, 8); } meet(e); return; }
     pthread_t t[2]; for (int i = 0; i < 2; i++) pthread_create(t + i, 0, worker, e);
     meet(e); over = 1; for (int i = 0; i < 2; i++) pthread_join(t[i], 0);
 }
@@ -174,15 +176,15 @@ static void *changing(void *q) {
     for (uint64_t i = 0; !is_over; i++) {
         for (int j = 0; j < 300; j++) { change(e, EPOLL_CTL_DEL, 0, 0, 0); change(e, EPOLL_CTL_ADD, EPOLLIN, i, 0); }
         // A SIGCHLD that the forking thread blocks ends a wait of this one.
-        put(e, 8); int n; do n = epoll_wait(set, &v, 1, 5000); while (n < 0 && errno == EINTR); CHECK(n == 1 && v.data.u64 == i); get(e, 8);
+        put(e, 8); int n; do n = epoll_wait(set, &v, 1, LONG); while (n < 0 && errno == EINTR); CHECK(n == 1 && v.data.u64 == i); get(e, 8);
     }
     // The kernel's set reports the connection, too.
     change(e, EPOLL_CTL_MOD, EPOLLIN, 7, 0); CHECK(epoll_wait(set, &v, 1, 1) == 0);
-    put(e, 8); CHECK(epoll_wait(set, &v, 1, 5000) == 1 && v.data.u64 == 7); get(e, 8); change(e, EPOLL_CTL_DEL, 0, 0, 0); close(set);
+    put(e, 8); CHECK(epoll_wait(set, &v, 1, LONG) == 1 && v.data.u64 == 7); get(e, 8); change(e, EPOLL_CTL_DEL, 0, 0, 0); close(set);
     return 0;
 }
 static void nothing(struct end *e) {}
-static void epoll_exec(struct end *e) { alarm(60); exec_beside(e, 500, changing, nothing); shutdown(e->fd, SHUT_WR); meet(e); }
+static void epoll_exec(struct end *e) { exec_beside(e, 500, changing, nothing); shutdown(e->fd, SHUT_WR); meet(e); }
 static void epoll_echo(struct end *e) { echo(e); meet(e); }
 // A child uses an inherited set.
 static void epoll_fork(struct end *e) {
