@@ -33,7 +33,7 @@ fn no_connection_is_lost_or_hangs() -> Result<()> {
     })
 }
 
-/// A service that gets no CPU for longer than its processes wait for a reply.
+/// A service that gets no CPU for seconds, for which its processes wait.
 #[test]
 #[ignore = "long: make proof"]
 fn no_connection_is_lost_while_the_service_is_stopped() -> Result<()> {

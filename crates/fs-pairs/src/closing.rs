@@ -121,7 +121,7 @@ impl Users {
         is_needed.then(|| self.attempted.map_or(now, |attempted| attempted + RETRY))
     }
 
-    /// Starts threads for descriptors that wait without one, at most once in [`RETRY`].
+    /// Starts threads for descriptors that wait without one, at most once a second.
     pub fn start_threads(&mut self, now: Instant) {
         if self.next_attempt(now).is_none_or(|at| now < at) {
             return;
