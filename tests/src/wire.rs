@@ -1,7 +1,7 @@
 //! A lab whose host is a bad wire (`lab/net up --wire` and the program `relay`), and the peers at
 //! its ends.
 
-use crate::apps::Program;
+use crate::apps::{Program, READY_LIMIT};
 use crate::lab::{Lab, Ns};
 use crate::process::Proc;
 use anyhow::{Context, Result, ensure};
@@ -13,9 +13,6 @@ use std::time::Duration;
 pub const GVISOR: &str = "10.77.1.3";
 /// The same, IPv6.
 pub const GVISOR6: &str = "fd77:1::3";
-/// Limit for a program's start on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Starts the relay with these options.
 pub fn relay(lab: &Lab, options: &[&str]) -> Result<Proc> {
     let mut command = Program::Relay.command(lab, Ns::Host)?;
@@ -28,7 +25,7 @@ pub fn relay(lab: &Lab, options: &[&str]) -> Result<Proc> {
 pub fn ready(proc: &mut Proc) -> Result<()> {
     let log = proc.log_path().to_owned();
     let says = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
-    proc.wait_for("ready", PATIENCE, says)
+    proc.wait_for("ready", READY_LIMIT, says)
 }
 
 /// An address with a port, as programs want it.

@@ -136,6 +136,10 @@ fn later_rules() -> Result<Option<Vec<Duration>>> {
         .into_iter()
         .enumerate()
         {
+            // The ring of the client before is gone.
+            while !daemon.with_ring(lab, 7631)?.is_empty() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             let mut client = python(lab, &daemon, &format!("client-{number}"), CLIENT, 7631)?;
             by_ring(lab, &daemon, 7631)?;
             by_ring(lab, &daemon, 7632)?;

@@ -29,7 +29,7 @@ fn echo(lab: &Lab, ns: Ns, host: &str, stack: Stack) -> Result<Proc> {
 /// The client sends to an echo server and wants everything back.
 fn exchange(lab: &Lab, host: &str, stack: Stack) -> Result<()> {
     let mut command = Program::Exchange.command(lab, Ns::Client)?;
-    command.args([&at(host, ECHO_PORT), "--bytes", &BYTES.to_string()]);
+    command.args([&at(host, ECHO_PORT), "--bytes", &BYTES.to_string(), "--limit", "200"]);
     command.args(StackOptions::new(stack).arguments(&[devices(Ns::Client)]));
     wire::finish(lab, "exchange", &mut command, BYTES)
 }

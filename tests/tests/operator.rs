@@ -97,7 +97,11 @@ fn run_starts_one_daemon_and_uses_a_running_one() -> Result<()> {
             ensure!(daemon(&control)? == pid, "SIGHUP ended it");
             if round % 2 == 0 {
                 signal(pid, "KILL")?;
-                until("the daemon ends", || !Path::new(&format!("/proc/{pid}/exe")).exists())?;
+                // Its leader ends before its other threads, which have the socket too.
+                until("its socket is closed", || {
+                    let shown = fastsock(lab, &control, &["ss"]).output();
+                    shown.is_ok_and(|output| said(&output).contains("no daemon answers at"))
+                })?;
                 ensure!(control.exists(), "a killed daemon cannot have removed its socket");
             } else {
                 end(pid, &control)?;

@@ -8,6 +8,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Seconds after which a command counts as hung. A slow machine may need more than an hour, and
+/// nextest limits each test.
+const LIMIT_S: u64 = 4 * 3600;
+
 /// `make test`, in its order: quick failures first.
 pub(crate) const TEST: &[Part] = &[
     Part {
@@ -40,14 +44,14 @@ pub(crate) const TEST: &[Part] = &[
         name: "build",
         about: "programs, libraries and tests, compiled once",
         run: |run| {
-            let built = nextest::build(run, 3600);
+            let built = nextest::build(run, LIMIT_S);
             Outcome::one("build", built)
         },
     },
     Part {
         name: "tests",
         about: "unit, model, simulation, link, API, preload and lab tests",
-        run: |run| nextest::tests(run, "default", &nextest::workspace(), 3600),
+        run: |run| nextest::tests(run, "default", &nextest::workspace(), LIMIT_S),
     },
     Part { name: "doctests", about: "the examples of README and of public items", run: doctests },
     Part { name: "clippy", about: "clippy without a warning", run: clippy },
@@ -136,14 +140,14 @@ pub(crate) fn print_outcome(run: &Run, outcome: &Outcome) {
 
 /// Runs one command as one test.
 pub(crate) fn step(run: &mut Run, command: &mut Command) -> Outcome {
-    let passed = run.succeeds(command, 1800);
+    let passed = run.succeeds(command, LIMIT_S);
     Outcome::one(run.name(), passed)
 }
 
 fn doctests(run: &mut Run) -> Outcome {
     let mut command = Command::new("cargo");
     command.args(["test", "--doc", "--no-fail-fast"]).args(nextest::workspace());
-    let passed = run.succeeds(&mut command, 1800);
+    let passed = run.succeeds(&mut command, LIMIT_S);
     let outcome = nextest::libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default());
     if passed || !outcome.failed.is_empty() { outcome } else { Outcome::one("doctests", false) }
 }

@@ -175,12 +175,13 @@ fn raise_limit() {
 
 /// Locks the directory of the control socket. Only the holder may remove a dead socket and create a
 /// new one, because a new socket looks dead between bind(2) and listen(2). The lock leaves no file.
-/// A process that may only read the directory can hold the lock: after two seconds the daemon
-/// starts without it.
+/// A process that may only read the directory can hold the lock: after 20 seconds the daemon starts
+/// without it. More: such a process delays the start for longer. Fewer: if the holder is paused for
+/// that time before it listens, two daemons serve.
 fn alone(path: &Path) -> Option<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    for _ in 0..200 {
+    for _ in 0..2000 {
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(Duration::from_millis(10)),
             Ok(()) => return Some(directory),

@@ -28,6 +28,15 @@ impl Awake {
         all
     }
 
+    /// Returns true if a thread of the process runs or has no CPU (proc_pid_stat(5)).
+    pub fn is_runnable(pid: i32) -> bool {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+        threads.flatten().any(|thread| {
+            let text = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            text.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('R'))
+        })
+    }
+
     /// Returns true if the process has spun since `before`, while it waited for `waited`. On a busy
     /// machine a spinning process has a CPU for a small part of the time, and is in the run queue
     /// otherwise. One that polls each millisecond uses less CPU time.

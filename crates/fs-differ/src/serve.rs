@@ -26,10 +26,11 @@ impl Request {
     }
 
     /// Returns the time in milliseconds after which it counts as hanging. A storm of signals, or
-    /// loops with many connections, may last while they make progress.
+    /// loops with many connections, may last while they make progress. So may a race whose actors
+    /// have no CPU.
     pub fn limit(&self) -> i32 {
-        let is_storm = self.text.lines().next().is_some_and(|head| head.ends_with("mode=signals"));
-        if is_storm || self.text.contains(": serve_loop ") { 15_000 } else { 4000 }
+        let ends = |mode| self.text.lines().next().is_some_and(|head| head.ends_with(mode));
+        if ends("mode=signals") || ends("mode=racing") || self.text.contains(": serve_loop ") { 15_000 } else { 4000 }
     }
 
     fn parse(frame: &[u8]) -> Option<Request> {
@@ -193,13 +194,16 @@ impl<'a> Troupe<'a> {
             }
         }
         // No progress for this long is the end: no step sleeps as long. A step of many calls
-        // reports its progress. Checks are counted as well, since an actor without a CPU is not
-        // hanging. Handlers and forks that wait for each other for up to 2 s (docs/LIMITS.md) are
+        // reports its progress. Checks are counted as well, and an actor without a CPU has more of
+        // them: it is not hanging. Handlers and forks that wait for each other for up to 2 s (docs/LIMITS.md) are
         // not the end.
         let patience = Duration::from_millis(if self.program.mode == Mode::Signals { 4000 } else { 1500 });
         let mut until = Instant::now() + patience;
         let (mut looks, mut progress) = (0, progress::total());
-        while (Instant::now() < until || looks < LOOKS_AT_LEAST)
+        let may_run = |member: &Member| !member.asked.is_empty() && Awake::is_runnable(member.pid);
+        while (Instant::now() < until
+            || looks < LOOKS_AT_LEAST
+            || looks < 5 * LOOKS_AT_LEAST && self.members.iter().any(may_run))
             && self.members.iter().any(|member| !member.asked.is_empty())
         {
             looks += 1;

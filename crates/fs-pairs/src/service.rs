@@ -116,6 +116,7 @@ pub struct Service {
     clients: HashMap<u64, Client>,
     users: Users,
     has_warned: bool,
+    has_warned_of_accept: bool,
     /// Regions get all of their memory at once.
     reserves: bool,
     broker: Option<Broker>,
@@ -156,6 +157,7 @@ impl Service {
             clients: HashMap::new(),
             users: Users::default(),
             has_warned: false,
+            has_warned_of_accept: false,
             reserves: is_memory_strict(OVERCOMMIT),
             broker: None,
             next_client: FIRST_CLIENT,
@@ -257,7 +259,10 @@ impl Service {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a process's connection to the match service");
+                // Logged once: it recurs each 10 ms.
+                if !core::mem::replace(&mut self.has_warned_of_accept, true) {
+                    tracing::warn!(%error, "cannot accept a process's connection to the match service");
+                }
                 // Out of descriptors: the listener stays readable and would keep this thread busy.
                 std::thread::sleep(std::time::Duration::from_millis(10));
                 return;

@@ -1,6 +1,6 @@
 //! A server for the tests of steering: each core has a listener, and one of them can be closed
-//! while the port is under load. On SIGTERM it prints each core's counters as one line of JSON and
-//! ends.
+//! while the port is under load. Each core says when it has accepted many connections. On SIGTERM
+//! the server prints each core's counters as one line of JSON and ends.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -10,6 +10,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Accepted connections after which a core says so.
+const MANY: u32 = 200;
 
 /// Answers each connection's request with one HTTP response and closes.
 #[derive(Parser, Clone, Debug)]
@@ -55,6 +58,7 @@ async fn serve(core: &CoreCtx, args: &Args, handle: &fs_rt::Handle) -> Result<()
     let listener = TcpListener::bind(args.listen).await?;
     let mut leave = signal(SignalKind::user_defined1())?;
     let mut end = signal(SignalKind::terminate())?;
+    let mut count = 0;
     loop {
         tokio::select! {
             accepted = listener.accept() => {
@@ -63,6 +67,10 @@ async fn serve(core: &CoreCtx, args: &Args, handle: &fs_rt::Handle) -> Result<()
                     // A client that closes early is ignored.
                     let _ = answer(stream).await;
                 });
+                count += 1;
+                if count == MANY {
+                    println!("core {}: accepted many", core.index());
+                }
             }
             _ = leave.recv() => if args.leaving == Some(core.index()) { break },
             _ = end.recv() => return stop(core, handle),

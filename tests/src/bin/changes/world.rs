@@ -2,7 +2,7 @@
 
 use crate::change::{Change, Step, WIRES, Wire};
 use anyhow::{Context, Result, bail, ensure};
-use fs_tests::apps::StackOptions;
+use fs_tests::apps::{READY_LIMIT, StackOptions};
 use fs_tests::random::Random;
 use fs_tests::{Lab, Ns, Proc, Stack};
 use std::path::PathBuf;
@@ -331,7 +331,7 @@ impl<'a> World<'a> {
                 .with_context(|| format!("{gone} is gone"))?;
         }
         for end in &mut self.ends {
-            end.proc.terminate(Duration::from_secs(30))?;
+            end.proc.terminate(READY_LIMIT)?;
         }
         Ok(())
     }

@@ -7,10 +7,10 @@ mod other;
 pub use databases::postgres_programs;
 pub use http::{java_classes, nginx};
 
+use crate::apps::READY_LIMIT;
 use crate::process::Proc;
 use crate::unmodified::Stage;
 use anyhow::{Context, Result};
-use std::time::Duration;
 
 /// One line of the table: a client's use of the server of its group.
 pub struct Row {
@@ -51,7 +51,7 @@ impl Server {
             }
         }
         for proc in &mut self.0 {
-            proc.wait_end(Duration::from_secs(60))?;
+            proc.wait_end(READY_LIMIT)?;
         }
         Ok(())
     }
