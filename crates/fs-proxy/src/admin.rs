@@ -20,6 +20,8 @@ use std::time::Duration;
 const LINE_MAX: u64 = 4096;
 /// For a command and its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// For the answer, from the client's side. Higher, because the commands of others may come first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Until the next accept after an error.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Highest weight, as in the configuration.
@@ -159,7 +161,7 @@ fn command(line: &str, stats: &Stats) -> anyhow::Result<String> {
 pub(crate) fn ask(socket: &Path, command: &str) -> anyhow::Result<String> {
     let what = || format!("admin socket {}", socket.display());
     let mut stream = UnixStream::connect(socket).with_context(what)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     writeln!(stream, "{command}").with_context(what)?;
     let mut text = String::new();
     stream.read_to_string(&mut text).with_context(what)?;

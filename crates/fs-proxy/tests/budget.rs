@@ -19,7 +19,7 @@ const FLOOD: usize = 2000;
 fn start(mode: &str, server: SocketAddr) -> Proxy {
     let check = "health_check = { interval = \"20ms\", timeout = \"30s\", fall = 1 }";
     let config = write_config(&format!(
-        "metrics = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
+        "metrics = \"127.0.0.1:0\"\ntimeouts = {{ connect = \"30s\" }}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
          [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n{check}\n"
     ));
     let program = start_limited(&config, FILES);
@@ -47,17 +47,24 @@ fn flood(proxy: &Proxy, request: impl Fn() + Sync) {
     raise_open_files(4 * FLOOD as u64 + 1000).unwrap();
     let (open, made) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let asking = scope.spawn(|| {
             while !open.load(Ordering::SeqCst) {
                 request();
                 made.fetch_add(1, Ordering::SeqCst);
             }
         });
-        let mut idle = Vec::new();
-        for _ in 0..FLOOD {
+        let (mut idle, mut seen) = (Vec::new(), 0);
+        for number in 0..FLOOD {
             idle.push(TcpStream::connect(proxy.addr()).unwrap());
             // Waits so that no connection is the longest idle one before its request is sent.
             std::thread::sleep(Duration::from_millis(1));
+            // Also not while the thread of a request, or of its server, is stopped.
+            if number % 10 == 0 {
+                while made.load(Ordering::SeqCst) == seen && !asking.is_finished() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                seen = made.load(Ordering::SeqCst);
+            }
         }
         // Idle clients of a full proxy do not block new ones.
         (0..20).for_each(|_| request());

@@ -10,7 +10,7 @@ use fs_stacks::sys::send_signal;
 use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -31,7 +31,10 @@ fn server(go: Arc<AtomicBool>) -> SocketAddr {
             }
             let answer = ok(pattern(LENGTH));
             writer.write_all(&answer[..LENGTH / 2])?;
-            eventually("the test says go", || go.load(Ordering::SeqCst));
+            // However long the test takes.
+            while !go.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             writer.write_all(&answer[LENGTH / 2..])?;
         }
         Ok(())
@@ -244,12 +247,25 @@ fn successor_does_not_wait_for_the_connections_of_a_process_that_ends() {
     assert!(family.proxy.program.wait().success());
 }
 
+/// Returns an address that nobody else gets until the test's process ends, and on which a proxy can listen.
+fn kept_port() -> SocketAddr {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    // For a listener with SO_REUSEPORT, and for Python's, which has SO_REUSEADDR. bind(2) chooses no port for which
+    // it would need these.
+    socket.set_reuseport(true).unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    addr
+}
+
 /// A listener that the new configuration does not have is closed, and a new one is opened.
 #[test]
 fn successor_uses_the_configuration_of_its_start() {
     let mut family = Family::start(&config(server(Arc::default())));
     let addrs = family.proxy.program.addrs.clone();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = kept_port();
     let text = format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
          [[listener]]\naddress = \"{free}\"\nmode = \"http\"\nupstream = \"u\"\n\
@@ -319,7 +335,7 @@ fn sockets_of_systemd_are_used_and_it_is_notified() {
         let len = notified.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     };
-    let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let addr = kept_port();
     let config = write_config(&format!(
         "[[listener]]\naddress = \"{addr}\"\nmode = \"http\"\nupstream = \"u\"\n\
          [[upstream]]\nname = \"u\"\nservers = [\"{}\"]\n",

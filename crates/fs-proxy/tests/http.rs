@@ -227,10 +227,12 @@ fn large_body_is_not_buffered() {
     let proxy = Proxy::start("http", &[addr], "", "");
     let mut stream = proxy.connect();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut before = usize::MAX;
+    let (mut before, mut times) = (usize::MAX, 0);
     eventually("the backend is held back", || {
         std::thread::sleep(Duration::from_millis(200));
-        before == std::mem::replace(&mut before, sent.load(Ordering::SeqCst))
+        let is_same = before == std::mem::replace(&mut before, sent.load(Ordering::SeqCst));
+        times = if is_same { times + 1 } else { 0 };
+        times == 5
     });
     // The buffers of two pairs of kernel sockets and of hyper. A proxy that buffers would have
     // taken everything.
@@ -400,7 +402,6 @@ fn sigterm_lets_the_open_request_finish() {
     assert!(answer.starts_with("HTTP/1.1 200") && body_of(&answer) == "done", "{answer}");
     assert!(answer.to_lowercase().contains("connection: close"), "{answer}");
     assert!(proxy.program.wait().success());
-    assert!(TcpStream::connect(proxy.addr()).is_err());
     drop(idle);
 }
 

@@ -165,7 +165,11 @@ fn rapid_resets_end_a_connection_and_nothing_else() {
 fn connections_end_when_idle_after_a_reload_and_at_a_stop() {
     let identity = Identity::new();
     let text = |name: &'static str, idle: u32| {
-        identity.listener("http", http_backend(move |_| ok(name)), &format!("timeouts = {{ idle = \"{idle}s\" }}"))
+        identity.listener(
+            "http",
+            http_backend(move |_| ok(name)),
+            &format!("timeouts = {{ idle = \"{idle}s\", drain = \"60s\" }}"),
+        )
     };
     let config = write_config(&text("old", 5));
     let mut proxy = Proxy { program: start_program(&config), config };

@@ -88,7 +88,7 @@ impl TlsServer {
 fn start(mode: &str, servers: &str, upstream: &str) -> Proxy {
     let ip = proxy_ip();
     let config = write_config(&format!(
-        "metrics = \"{ip}:0\"\n[[listener]]\naddress = \"{ip}:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
+        "metrics = \"{ip}:0\"\ntimeouts = {{ connect = \"30s\" }}\n[[listener]]\naddress = \"{ip}:0\"\nmode = \"{mode}\"\nupstream = \"u\"\n\
          [[upstream]]\nname = \"u\"\nservers = [{servers}]\n{upstream}\n"
     ));
     Proxy { program: start_program(&config), config }
@@ -199,6 +199,8 @@ type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
 struct Http2Server {
     addr: SocketAddr,
     connections: Arc<AtomicUsize>,
+    /// Requests that have arrived. Before the first one of a connection, the proxy has had its SETTINGS.
+    requests: Arc<AtomicUsize>,
     /// Stops its connections with GOAWAY.
     goaway: Arc<tokio::sync::Notify>,
     /// Breaks them off.
@@ -217,23 +219,30 @@ impl Http2Server {
         let addr = listener.local_addr().unwrap();
         let tls = identity.map(|identity| TlsServer::new(identity, None, &["h2"]).config);
         let (connections, goaway) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
-        let breaks = Arc::new(tokio::sync::Notify::new());
-        let server = Self { addr, connections: connections.clone(), goaway: goaway.clone(), breaks: breaks.clone() };
+        let (requests, breaks) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
+        let server = Self {
+            addr,
+            connections: connections.clone(),
+            requests: requests.clone(),
+            goaway: goaway.clone(),
+            breaks: breaks.clone(),
+        };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 while let Ok((stream, _)) = listener.accept().await {
                     connections.fetch_add(1, Ordering::SeqCst);
-                    let (tls, goaway, breaks) = (tls.clone(), goaway.clone(), breaks.clone());
+                    let (tls, requests) = (tls.clone(), requests.clone());
+                    let (goaway, breaks) = (goaway.clone(), breaks.clone());
                     tokio::spawn(async move {
                         let serving = async {
                             match tls {
-                                None => serve_http2(stream, goaway, limit).await,
+                                None => serve_http2(stream, &requests, goaway, limit).await,
                                 Some(config) => {
                                     let acceptor = tokio_rustls::TlsAcceptor::from(config);
                                     if let Ok(stream) = acceptor.accept(stream).await {
-                                        serve_http2(stream, goaway, limit).await;
+                                        serve_http2(stream, &requests, goaway, limit).await;
                                     }
                                 }
                             }
@@ -248,13 +257,24 @@ impl Http2Server {
         });
         server
     }
+
+    /// Waits until so many requests have arrived. Requests of which each waits for the one before use a connection
+    /// each, however late the server's SETTINGS are.
+    async fn has(&self, requests: usize) {
+        while self.requests.load(Ordering::SeqCst) < requests {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
 }
 
-async fn serve_http2<S>(stream: S, goaway: Arc<tokio::sync::Notify>, limit: Option<u32>)
+async fn serve_http2<S>(stream: S, count: &AtomicUsize, goaway: Arc<tokio::sync::Notify>, limit: Option<u32>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    let service = hyper::service::service_fn(|request| async { Ok::<_, Infallible>(grpc(request).await) });
+    let service = hyper::service::service_fn(|request| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>(grpc(request).await) }
+    });
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     if let Some(limit) = limit {
         builder.max_concurrent_streams(limit);
@@ -393,7 +413,7 @@ fn grpc_passes_from_end_to_end() {
     let tls = format!("tls = {{ ca = {:?}, name = \"localhost\" }}", back.certificate);
     for (identity, upstream, scheme) in [(Some(&back), &*tls, "https"), (None, "", "http")] {
         let server = Http2Server::start(identity);
-        let proxy = start_http2(&front, server.addr, upstream, "");
+        let proxy = start_http2(&front, server.addr, upstream, "timeouts = { connect = \"30s\" }");
         run(async {
             let mut sender = open(&front, proxy.addr()).await;
             // A stream in both directions: each message is answered before the next is sent.
@@ -480,7 +500,7 @@ fn requests_share_connections_and_a_connection_that_ends_is_replaced() {
         proxy.program.signal(Signal::HangUp);
         eventually("it is in use", || proxy.program.log().matches("is in use;").count() == number);
     };
-    reload(text_of(server.addr, "timeouts = { response = \"2s\" }"), 1);
+    reload(text_of(server.addr, "timeouts = { response = \"5s\" }"), 1);
     run(async {
         let mut sender = open(&front, proxy.addr()).await;
         let response = sender.send_request(request("/never", Empty::new().boxed_unsync())).await.unwrap();
@@ -559,7 +579,12 @@ fn connections_for_a_servers_limit_are_counted() {
         // From this response on the proxy knows the limit.
         ask("/");
         assert_eq!(answers.recv().await, Some(200));
-        let held: Vec<_> = (0..60).map(|_| ask("/never")).collect();
+        let mut held = Vec::new();
+        for number in 2..=10 {
+            held.push(ask("/never"));
+            server.has(number).await;
+        }
+        held.extend((0..51).map(|_| ask("/never")));
         for _ in 0..51 {
             assert_eq!(answers.recv().await, Some(503));
         }
@@ -615,8 +640,9 @@ fn connection_that_never_had_a_request_is_closed() {
         let closed = Arc::new(AtomicUsize::new(0));
         let count = closed.clone();
         let addr = backend(move |mut stream| {
-            stream.write_all(settings)?;
-            stream.read_to_end(&mut Vec::new())?;
+            // Late ones meet a closed connection, which is an end too.
+            let _ = stream.write_all(settings);
+            let _ = stream.read_to_end(&mut Vec::new());
             count.fetch_add(1, Ordering::SeqCst);
             Ok(())
         });
@@ -657,11 +683,13 @@ fn one_waits_for_a_place(connections: usize, end: impl AsyncFnOnce(JoinHandle<St
         // From this response on the proxy knows the limit.
         assert_eq!(ask("/").await.unwrap(), 200);
         let first = ask("/never");
-        active(1).await;
-        let _held: Vec<_> = (1..9).map(|_| ask("/never")).collect();
-        while server.connections.load(Ordering::SeqCst) < 9 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        server.has(2).await;
+        let mut held = Vec::new();
+        for number in 3..=10 {
+            held.push(ask("/never"));
+            server.has(number).await;
         }
+        assert_eq!(server.connections.load(Ordering::SeqCst), 9);
         let waiting = ask("/");
         active(10).await;
         end(first, &server).await;
@@ -708,7 +736,9 @@ fn serve_with_a_raised_limit(mut stream: TcpStream, count: &AtomicUsize, raise: 
             [1, _] => match count.fetch_add(1, Ordering::SeqCst) {
                 0 | LAST => stream.write_all(&[&[0, 0, 1, 1, 5], &head[5..], &[0x88]].concat())?,
                 1 => {
-                    eventually("the test says so", || raise.load(Ordering::SeqCst));
+                    while !raise.load(Ordering::SeqCst) {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
                     stream.write_all(&settings(2))?;
                 }
                 _ => {}
@@ -740,9 +770,13 @@ fn request_that_waits_for_a_place_uses_a_raised_limit() {
             tokio::spawn(async move { sender.send_request(request).await.unwrap().status() })
         };
         assert_eq!(ask().await.unwrap(), 200);
-        let _held: Vec<_> = (1..LAST).map(|_| ask()).collect();
-        while count.load(Ordering::SeqCst) < LAST {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        let mut held = Vec::new();
+        for number in 1..LAST {
+            held.push(ask());
+            // As `Http2Server::has`.
+            while count.load(Ordering::SeqCst) <= number {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
         }
         let waiting = ask();
         while identity::metric(&proxy, "fs_proxy_server_active") < LAST as u64 {

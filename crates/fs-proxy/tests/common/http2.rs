@@ -14,11 +14,15 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
 
 pub(crate) type Sender = SendRequest<Full<Bytes>>;
+
+/// The shortest `idle` of the tests, which limits a handshake too.
+const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// Connects with these protocols. Returns the chosen one.
 pub(crate) async fn connect(
@@ -26,7 +30,14 @@ pub(crate) async fn connect(
     addr: SocketAddr,
     protocols: &[&str],
 ) -> (TlsStream<TcpStream>, Option<Vec<u8>>) {
-    handshake_on(identity, TcpStream::connect(addr).await.unwrap(), protocols).await
+    loop {
+        let start = Instant::now();
+        match try_handshake(identity, TcpStream::connect(addr).await.unwrap(), protocols).await {
+            Ok(done) => return done,
+            // The proxy gives up a handshake in which one side is stopped for `idle`.
+            Err(error) => assert!(start.elapsed() >= IDLE_MIN, "{error}"),
+        }
+    }
 }
 
 /// As [`connect`], on a connection.
@@ -35,6 +46,14 @@ pub(crate) async fn handshake_on(
     stream: TcpStream,
     protocols: &[&str],
 ) -> (TlsStream<TcpStream>, Option<Vec<u8>>) {
+    try_handshake(identity, stream, protocols).await.unwrap()
+}
+
+async fn try_handshake(
+    identity: &Identity,
+    stream: TcpStream,
+    protocols: &[&str],
+) -> std::io::Result<(TlsStream<TcpStream>, Option<Vec<u8>>)> {
     let mut roots = RootCertStore::empty();
     roots.add(identity.der.clone()).unwrap();
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -44,9 +63,9 @@ pub(crate) async fn handshake_on(
         .with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+    let stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await?;
     let chosen = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
-    (stream, chosen)
+    Ok((stream, chosen))
 }
 
 /// Opens an HTTP/2 connection.

@@ -158,7 +158,10 @@ pub(crate) fn start_limited(config: &Path, files: usize) -> Program {
 pub(crate) fn temp_path(what: &str) -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("fs-proxy-test-{}-{number}-{what}", std::process::id()))
+    let path = std::env::temp_dir().join(format!("fs-proxy-test-{}-{number}-{what}", std::process::id()));
+    // A failed test whose process had the same id may have left a file.
+    let _ = std::fs::remove_file(&path);
+    path
 }
 
 pub(crate) fn write_config(text: &str) -> PathBuf {

@@ -300,8 +300,11 @@ impl Probed for Bound<'_> {
         }
         let mut answered = Vec::new();
         let start = Instant::now();
-        while !asked.is_empty() && start.elapsed() < within {
+        let mut is_over = false;
+        while !asked.is_empty() && !is_over {
             std::thread::sleep(LOOK);
+            // Before the look: this thread may have been stopped, and the answers are there.
+            is_over = start.elapsed() >= within;
             // A neighbour that is not listed: the kernel has given up and dropped its link address.
             // The next round tries again.
             let all = netlink.neighbours_of(*index)?;
