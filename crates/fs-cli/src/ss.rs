@@ -122,32 +122,41 @@ fn addr(addr: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fs_pairs::{Client, Number, Service};
+    use fs_pairs::{Client, Offered, Service};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
+    use std::time::{Duration, Instant};
 
     /// Lists one matched pair, and one end whose peer is unknown.
     #[test]
     fn pairs_and_reasons_are_shown() {
         let path = std::env::temp_dir().join(format!("fastsock-ss-{}.pairs", std::process::id()));
         let service = Service::bind(&path).unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
         let handle = service.handle();
         let thread = std::thread::spawn(move || service.run());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let connect = || (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0);
         let ((a, b), (c, _d)) = (connect(), connect());
         let client = Client::new(&path).unwrap();
-        let offered: Vec<Option<Number>> =
-            [&a, &b, &c].map(|socket| client.offer(socket.as_fd(), Default::default())).to_vec();
-        assert!(offered.iter().all(Option::is_some));
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        let rows = loop {
-            let rows = list(&path).unwrap();
-            if rows.len() == 2 {
-                break rows;
-            }
-            assert!(std::time::Instant::now() < end, "{rows:?}");
+        let offer = |sockets: &[&TcpStream]| {
+            sockets.iter().for_each(|socket| assert!(client.offer(socket.as_fd(), Default::default()).is_some()));
+            let answer = |_: &&TcpStream| loop {
+                match client.answer() {
+                    Some(answer) => break matches!(answer, Offered::Matched { .. }),
+                    None => std::thread::sleep(Duration::from_millis(1)),
+                }
+                assert!(Instant::now() < limit, "no answer");
+            };
+            sockets.iter().map(answer).collect::<Vec<bool>>()
         };
+        // On a busy machine the first offer may be refused before the service takes the second.
+        while offer(&[&a, &b]) != [true, true] {
+            assert!(Instant::now() < limit, "no match");
+        }
+        assert_eq!(offer(&[&c]), [false]);
+        let rows = list(&path).unwrap();
+        let rows = [rows[0], rows[rows.len() - 1]];
         let shown = table(&rows, true);
         let lines: Vec<&str> = shown.lines().collect();
         let name = |socket: &TcpStream| socket.local_addr().unwrap().to_string();

@@ -253,7 +253,11 @@ fn forged_super_segments_are_dropped_and_counted() {
     let more = |scene: &Scene, name: &str| scene.liar.counters(&scene.lab)[name] - before[name];
     assert!(sent >= 10, "the kernel refuses nearly all of them: {sent}");
     // UFO is cut into fragments before the check.
-    assert!(more(&scene, "drop_malformed") + more(&scene, "drop_fragment") >= sent);
+    // The last frames may still be in the queue of a processor.
+    let end = Instant::now() + Duration::from_secs(60);
+    while more(&scene, "drop_malformed") + more(&scene, "drop_fragment") < sent {
+        assert!(Instant::now() < end, "{sent} were sent: {:?}", scene.liar.counters(&scene.lab));
+    }
     assert_eq!(more(&scene, "out_frames"), 2);
 
     // Segments over the device's MTU, and the neighbour's port.
@@ -340,6 +344,7 @@ fn lease_of_an_address_that_is_not_the_hosts_carries_nothing() {
         let end = Instant::now() + Duration::from_secs(60);
         while scene.liar.counters(&scene.lab)[counter] == before {
             assert!(Instant::now() < end, "no {counter}");
+            scene.liar.rings.take_completions();
             scene.liar.send(&datagram(own, at(TO[0]), 30));
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -424,8 +429,9 @@ fn daemon_fills_no_hole_of_a_programs_memory() {
     let daemon = lab.daemon();
     let memory = UmemConfig { chunks: 8192, chunk_size: 4096 };
     let attach = Request::Attach { name: DEVICE.into(), queues: 1, memory, rings: RINGS, segments: true };
-    let mut whole = Duration::ZERO;
-    for step in 0..=STEPS {
+    // The shortest of three: a late one would put most holes after the registration.
+    let mut whole = Duration::MAX;
+    for step in [0, 0].into_iter().chain(0..=STEPS) {
         let (_umem, file) = Umem::in_file(memory).unwrap();
         let control = greet(&lab);
         let delay = whole * step / STEPS;
@@ -441,7 +447,7 @@ fn daemon_fills_no_hole_of_a_programs_memory() {
             let answer = call(&control, &attach, &[&file]).0;
             if step == 0 {
                 assert!(matches!(answer, Answer::Attached { .. }), "{answer:?}");
-                whole = began.elapsed();
+                whole = whole.min(began.elapsed());
             }
         });
         let filled = rustix::fs::fstat(&file).unwrap().st_blocks;

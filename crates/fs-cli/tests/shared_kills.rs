@@ -32,12 +32,7 @@ fn nothing_is_held(lab: &Lab) {
         assert!(Instant::now() < end, "{:?}", lab.listed());
         std::thread::sleep(Duration::from_millis(10));
     }
-    // The port is free.
-    let bound = || std::net::TcpListener::bind("0.0.0.0:7001").is_ok();
-    while !lab.host.enter(bound) {
-        assert!(Instant::now() < end, "the port is held");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    lab.wait_for_port(7001);
 }
 
 #[test]
@@ -45,10 +40,15 @@ fn killed_program_leaves_nothing() {
     let Some(lab) = Lab::up("killed") else { return };
     let daemon = lab.daemon();
     let before = held(daemon.pid());
-    let began = Instant::now();
-    lab.program(&lab.host, 65_534, "serve 7001").kill();
-    let whole = began.elapsed();
-    nothing_is_held(&lab);
+    // The shortest of three: a late one would put most kills after the last step.
+    let start = |_| {
+        let began = Instant::now();
+        lab.program(&lab.host, 65_534, "serve 7001").kill();
+        let whole = began.elapsed();
+        nothing_is_held(&lab);
+        whole
+    };
+    let whole = (0..3).map(start).min().unwrap();
     const STEPS: u32 = 12;
     // Kills from the first instruction to the first accept. For most of that time the program makes
     // its pair and its leases.

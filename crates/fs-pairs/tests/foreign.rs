@@ -85,18 +85,7 @@ fn service_without_threads_ends_connections() {
     b.set_read_timeout(Some(PATIENCE)).expect("set");
     assert_eq!(b.read(&mut [0]).expect("the end"), 0);
     as_nobody(|| {
-        let end = Instant::now() + PATIENCE;
-        let first = loop {
-            // The client reconnects within a second.
-            match client.offer(c.as_fd(), carried(&c)) {
-                Some(number) => break number,
-                None => std::thread::sleep(Duration::from_millis(20)),
-            }
-            assert!(Instant::now() < end, "no offer");
-        };
-        let second = offer(&client, &d);
-        matched(&client, first);
-        matched(&client, second);
+        match_ends([&client, &client], [c.as_fd(), d.as_fd()]);
     });
     let _gone = std::fs::remove_file(&path);
 }

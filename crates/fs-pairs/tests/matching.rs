@@ -12,7 +12,7 @@ use common::*;
 use fs_carrier::exact::Carried;
 use fs_carrier::kernel::RecvMode;
 use fs_pairs::counters::count;
-use fs_pairs::listing::list;
+use fs_pairs::listing::{Process, list};
 use fs_pairs::message::{Answer, Request};
 use fs_pairs::service::Limits;
 use fs_pairs::{Offered, Reason};
@@ -24,7 +24,7 @@ fn two_ends_are_matched_and_use_the_ring() {
     for at in ["127.0.0.1:0", "[::1]:0"] {
         let (a, b) = connection_at(at);
         let (pair_a, pair_b) = promoted(&service.client(), &service.client(), a, b);
-        assert!(ping_pong(&pair_a, &pair_b, 1000) > 0, "{at}");
+        ring_carries(&pair_a, &pair_b, 1000);
     }
 }
 
@@ -36,7 +36,7 @@ fn mapped_address_is_its_ipv4_address() {
     let a = TcpStream::connect(("127.0.0.1", listener.local_addr().expect("its address").port())).expect("connect");
     let (b, _) = listener.accept().expect("accept");
     let (pair_a, pair_b) = promoted(&service.client(), &service.client(), a, b);
-    assert!(ping_pong(&pair_a, &pair_b, 1000) > 0);
+    ring_carries(&pair_a, &pair_b, 1000);
 }
 
 /// Bytes from before the promotion, read or unread, keep their order.
@@ -48,15 +48,13 @@ fn ends_join_at_different_moments() {
     b.write_all(b"x").expect("sent");
     let mut four = [0; 4];
     b.read_exact(&mut four).expect("a part of it");
-    let (client_a, client_b) = (service.client(), service.client());
-    let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
-    let (region, end) = matched(&client_a, number_a);
+    let clients = [service.client(), service.client()];
+    let [(_, region_a, end_a), (_, region_b, end_b)] = match_ends([&clients[0], &clients[1]], [a.as_fd(), b.as_fd()]);
     a.write_all(b"three ").expect("sent");
-    let pair_a = promote(a, region, end);
+    let pair_a = promote(a, region_a, end_a);
     assert_eq!(pair_a.send(b"four ", false), Ok(5));
-    let (region, end) = matched(&client_b, number_b);
     b.write_all(b"y").expect("sent");
-    let pair_b = promote(b, region, end);
+    let pair_b = promote(b, region_b, end_b);
     assert_eq!(pair_b.send(b"z", false), Ok(1));
     let mut got = Vec::new();
     let mut buffer = [0; 3];
@@ -71,7 +69,7 @@ fn ends_join_at_different_moments() {
         n += pair_a.recv(&mut buffer[n..], RecvMode::WAIT).expect("bytes");
     }
     assert_eq!(&buffer[..n], b"xyz");
-    assert!(ping_pong(&pair_a, &pair_b, 1000) > 0);
+    ring_carries(&pair_a, &pair_b, 1000);
 }
 
 #[test]
@@ -109,7 +107,8 @@ fn other_descriptors_are_refused() {
 #[test]
 fn refusal_comes_after_the_match_of_earlier_offers() {
     let path = path();
-    let service = fs_pairs::Service::bind(&path).expect("a service");
+    let limits = Limits { wait: Duration::from_secs(3600), ..Limits::default() };
+    let service = fs_pairs::Service::with_limits(&path, limits).expect("a service");
     let raw = Raw::connect_to(&path);
     let (a, b) = connection();
     for (number, socket) in [(1, a.as_fd()), (2, b.as_fd()), (3, raw.0.as_fd())] {
@@ -117,10 +116,11 @@ fn refusal_comes_after_the_match_of_earlier_offers() {
         raw.send(&request.encode(), &[socket]).expect("sent");
     }
     let _service = Running::run(path, service);
-    let numbers = [(); 3].map(|()| match raw.answer() {
-        Answer::Matched { number, .. } | Answer::Refused { number, .. } => number.0,
+    let answers = [(); 3].map(|()| match raw.answer() {
+        Answer::Matched { number, .. } => (number.0, None),
+        Answer::Refused { number, reason } => (number.0, Some(reason)),
     });
-    assert_eq!(numbers, [1, 2, 3]);
+    assert_eq!(answers, [(1, None), (2, None), (3, Some(Reason::NotTcp))]);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn ended_connection_is_refused() {
 /// another socket connects from the offered one's address to its former peer.
 #[test]
 fn reconnected_socket_gets_no_ring_of_its_former_addresses() {
-    let service = Running::with(Limits { wait: Duration::from_secs(5), ..Limits::default() });
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
     let [liar, client_a, client_b] = [(); 3].map(|()| service.client());
     let [listener, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let bound = |at: SocketAddr| {
@@ -225,7 +225,7 @@ fn socket_is_offered_once() {
 /// A socket that is connected to itself is its own mirror.
 #[test]
 fn self_connected_socket_is_not_matched() {
-    let service = Running::start();
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
     let client = service.client();
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
     rustix::net::bind(&socket, &"127.0.0.1:0".parse::<SocketAddr>().expect("an address")).expect("bind");
@@ -235,6 +235,7 @@ fn self_connected_socket_is_not_matched() {
     let number = offer(&client, &socket);
     let twice = offer(&client, &again);
     assert_eq!(refused(&client, twice), Reason::Twice);
+    client.forget(number);
     assert_eq!(refused(&client, number), Reason::NoPeer);
 }
 
@@ -294,22 +295,14 @@ fn client_without_a_service_costs_nothing_and_finds_one_later() {
     client.forget(fs_pairs::Number(7));
     assert!(client.answer().is_none());
     let _service = Running::at(path, Limits::default());
-    let end = Instant::now() + Duration::from_secs(60);
-    let number = loop {
-        if let Some(number) = client.offer(a.as_fd(), carried(&a)) {
-            break number;
-        }
-        assert!(Instant::now() < end, "the service was not found");
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let other = offer(&client, &b);
-    let _kept = (matched(&client, number), matched(&client, other));
+    // Once it looks for the service again.
+    match_ends([&client, &client], [a.as_fd(), b.as_fd()]);
 }
 
 #[test]
 fn pairs_outlive_the_service() {
     let path = path();
-    let service = Running::at(path.clone(), Limits::default());
+    let service = Running::at(path.clone(), Limits { wait: Duration::from_secs(3600), ..Limits::default() });
     let (client_a, client_b) = (service.client(), service.client());
     let pairs: Vec<_> = (0..100)
         .map(|_| {
@@ -321,7 +314,7 @@ fn pairs_outlive_the_service() {
     offer(&client_a, &lonely);
     drop(service);
     for (a, b) in &pairs {
-        assert!(ping_pong(a, b, 10) > 0);
+        ring_carries(a, b, 10);
     }
     // Which call meets the loss first makes no difference.
     client_a.forget(fs_pairs::Number(1));
@@ -332,8 +325,7 @@ fn pairs_outlive_the_service() {
 /// The client counts its answers: one too many, and it reads all later ones an offer late.
 #[test]
 fn end_that_cannot_be_told_costs_the_other_one_nothing() {
-    // Longer than a busy machine takes between two offers.
-    let service = Running::with(Limits { wait: Duration::from_secs(5), ..Limits::default() });
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
     let (client_a, client_b) = (service.client(), service.client());
     let (a, b) = connection();
     let _pair = promoted(&client_a, &client_b, a, b);
@@ -350,6 +342,7 @@ fn end_that_cannot_be_told_costs_the_other_one_nothing() {
     let _half = matched(&client_a, number);
     let (lonely, _peer) = connection();
     let number = offer(&client_a, &lonely);
+    client_a.forget(number);
     assert_eq!(refused(&client_a, number), Reason::NoPeer);
     assert!(!client_a.is_waiting());
 }
@@ -371,7 +364,8 @@ fn pairs_and_refused_offers_are_listed() {
     let number = offer(&client_a, &lonely);
     assert_eq!(refused(&client_a, number), Reason::NoPeer);
     let rows = list(&service.path).expect("a list");
-    assert_eq!(rows.len(), 41);
+    // On a busy machine some ends were refused, and offered again.
+    assert_eq!(rows.iter().filter(|row| row.refused.is_none()).count(), 40);
     for (row, (names, _)) in rows.iter().zip(&pairs) {
         // The service may have taken the offer of either end first.
         assert!(row.refused.is_none() && [*names, (names.1, names.0)].contains(&(row.local, row.peer)), "{row:?}");
@@ -380,7 +374,7 @@ fn pairs_and_refused_offers_are_listed() {
     let [forth, back] = rows[0].traffic;
     assert_eq!(forth.ring + forth.kernel + back.ring + back.kernel, 100 * 2 * 8);
     assert_eq!((forth.ring + back.ring) / 8, ring);
-    let last = rows[40];
+    let last = rows[rows.len() - 1];
     assert_eq!((last.refused, last.local), (Some(Reason::NoPeer), lonely.local_addr().expect("a name")));
     assert_eq!(last.netns, rows[0].netns);
     drop(pairs);
@@ -392,13 +386,16 @@ fn both_ends_have_to_be_permitted() {
     let (a, b) = connection();
     let (c, d) = connection();
     let forbidden = b.local_addr().expect("a name").port();
-    let service = Running::permitted_by(Box::new(move |process, local, _peer| {
+    let permit = move |process: &Process, local: SocketAddr, _peer: SocketAddr| {
         assert_eq!((process.pid, process.uid), (std::process::id(), rustix::process::getuid().as_raw()));
         local.port() != forbidden
-    }));
+    };
+    let limits = Limits { wait: Duration::from_secs(3600), ..Limits::default() };
+    let service = Running::permitted_by(Box::new(permit), limits);
     let client = service.client();
     let (first, second) = (offer(&client, &a), offer(&client, &b));
     assert_eq!(refused(&client, second), Reason::Policy);
+    client.forget(first);
     assert_eq!(refused(&client, first), Reason::NoPeer);
     promoted(&service.client(), &service.client(), c, d);
 }

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use fs_carrier::Pacing;
+use fs_carrier::exact;
 use fs_carrier::kernel::RecvMode;
+use fs_pairs::service::Limits;
 use fs_pairs::{Client, Offered, Reason};
 use rustix::fd::AsFd;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -89,7 +91,7 @@ fn namespace_of_its_own_is_served() {
     let service = Running::start();
     let (a, b) = connect(&inner, "127.0.0.1:7001", &inner, "127.0.0.1:7001");
     let (pair_a, pair_b) = promoted(&service.client(), &service.client(), a, b);
-    assert!(ping_pong(&pair_a, &pair_b, 100) > 0);
+    ring_carries(&pair_a, &pair_b, 100);
 }
 
 #[test]
@@ -134,6 +136,8 @@ fn equal_addresses_of_two_namespaces_are_kept_apart() {
         both_are_alone(&client, a, b);
     }
     // All four at once: each is matched with its own peer.
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
+    let client = service.client();
     let numbers = [&a1, &a2, &b2, &b1].map(|socket| offer(&client, socket));
     let mut order = Vec::new();
     for _ in 0..4 {
@@ -143,7 +147,11 @@ fn equal_addresses_of_two_namespaces_are_kept_apart() {
         }
     }
     let [one_a, two_a, two_b, one_b] = numbers;
-    assert_eq!(order, [two_a, two_b, one_a, one_b]);
+    // Threads read the sockets of the waiting offers again, in any order.
+    for pair in order.chunks(2) {
+        assert!(pair == [one_a, one_b] || pair == [two_a, two_b], "{order:?} of {numbers:?}");
+    }
+    assert_ne!(order[0], order[2]);
 }
 
 /// Connections between two namespaces get no ring. Nothing that the kernel reports about two
@@ -198,18 +206,21 @@ fn later_rule_stops_a_pair() {
             a.before_shutdown_send();
             rustix::net::shutdown(&a.kernel().0, rustix::net::Shutdown::Write).expect("shut");
         });
-        wait_until("the ring carries", &|| a.counts().ring_sends > 10_000);
+        wait_until("the ring carries", &|| a.counts().ring_sends > 1000);
         inner.run(&["nft", "add", "table", "inet", "late"]);
         inner.run(&["nft", "add", "chain", "inet", "late", "in", "{ type filter hook input priority 0; }"]);
         inner.run(&["nft", "add", "rule", "inet", "late", "in", "tcp", "dport", "7007", "drop"]);
         wait_until("the rule stops the bytes", &|| {
             let before = count();
             std::thread::sleep(Duration::from_millis(500));
-            count() == before
+            // Threads that are off their processors stand still too, but lose no bytes.
+            let sent = exact::carried(a.kernel()).map(|carried| carried.sent);
+            let arrived = exact::received(b.kernel()).map(|received| received.arrived);
+            count() == before && sent.zip(arrived).is_some_and(|(sent, arrived)| sent > arrived)
         });
         let stopped_at = count();
         inner.run(&["nft", "flush", "ruleset"]);
-        wait_until("the bytes go on", &|| count() > stopped_at + 1000);
+        wait_until("the bytes go on", &|| count() > stopped_at + 100);
         stops.store(true, Ordering::Relaxed);
     });
 }
@@ -241,7 +252,7 @@ fn service_of_another_pid_namespace_is_trusted() {
         return;
     }
     let path = path();
-    let service = Running::at(path.clone(), fs_pairs::service::Limits::default());
+    let service = Running::at(path.clone(), Limits::default());
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().expect("this program"));
     command.args(["--exact", "offers_from_another_pid_namespace", "--ignored"]).env(SERVICE, &path);

@@ -9,7 +9,7 @@ mod tcx_unsafe;
 
 pub(crate) use netns_unsafe::NetNs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -259,10 +259,17 @@ impl Lab {
             all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count()
         });
         assert_eq!(pins, 0, "maps are pinned still");
-        let attached = self.host.enter(|| Command::new("bpftool").args(["net", "show"]).output());
-        // Without bpftool only the counts above are checked.
-        if let Ok(attached) = attached.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) {
-            assert!(!attached.contains("share_in") && !attached.contains("share_out"), "{attached}");
+        // Without bpftool only the counts above are checked. A worker of the kernel detaches the programs after
+        // their links are gone (bpf_link_put of kernel/bpf/syscall.c).
+        let attached = || self.host.enter(|| Command::new("bpftool").args(["net", "show"]).output());
+        let end = Instant::now() + Duration::from_secs(60);
+        while let Ok(output) = attached() {
+            let attached = String::from_utf8_lossy(&output.stdout);
+            if !attached.contains("share_in") && !attached.contains("share_out") {
+                break;
+            }
+            assert!(Instant::now() < end, "{attached}");
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -277,6 +284,17 @@ impl Lab {
         let end = Instant::now() + Duration::from_secs(60);
         while self.pairs() != pairs {
             assert!(Instant::now() < end, "{} pairs, not {pairs}", self.pairs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until nobody has this port. Threads of the daemon close its duplicates of a program's sockets
+    /// later than the pair is removed.
+    pub(crate) fn wait_for_port(&self, port: u16) {
+        let is_free = || TcpListener::bind(("::", port)).is_ok() && UdpSocket::bind(("::", port)).is_ok();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !self.host.enter(is_free) {
+            assert!(Instant::now() < end, "port {port} is held");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

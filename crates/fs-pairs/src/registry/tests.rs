@@ -13,6 +13,26 @@ fn offer(registry: &mut Registry, client: u64, socket: &TcpStream) -> Outcome {
     registry.offer(Key { client, number: Number(1) }, fd, seen, Instant::now())
 }
 
+/// The thread that reads the first offer's socket may wait for longer than both offers may.
+#[test]
+fn offers_end_by_time_while_their_match_is_decided() {
+    let mut registry = Registry::new(Limits::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (b, _) = listener.accept().unwrap();
+    for client in 1..=2 {
+        assert!(registry.join(client, Process::new(1, 1, b"test")));
+    }
+    assert!(matches!(offer(&mut registry, 1, &a), Outcome::Waits));
+    let Outcome::Again(again, socket) = offer(&mut registry, 2, &b) else { panic!("no match") };
+    let late = Instant::now() + Limits::default().wait;
+    assert_eq!(registry.expire(late).len(), 2);
+    assert!(registry.next_released(late).is_none() && registry.next_deadline().is_none());
+    assert!(!registry.is_deciding(1) && !registry.is_deciding(2));
+    let seen = Seen::read(socket.as_fd(), Carried::default());
+    assert!(registry.seen_again(again, seen, late).is_empty());
+}
+
 /// The thread that reads the first offer's socket may wait for long. Then that offer's process ends.
 #[test]
 fn second_offer_is_matched_although_the_first_is_gone() {

@@ -10,7 +10,7 @@ pub(crate) mod raw;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -46,9 +46,9 @@ impl Running {
         Self::run(path.clone(), Service::with_limits(&path, limits).expect("a service"))
     }
 
-    pub(crate) fn permitted_by(permit: Permit) -> Self {
+    pub(crate) fn permitted_by(permit: Permit, limits: Limits) -> Self {
         let path = path();
-        Self::run(path.clone(), Service::bind(&path).expect("a service").permitted_by(permit))
+        Self::run(path.clone(), Service::with_limits(&path, limits).expect("a service").permitted_by(permit))
     }
 
     pub(crate) fn run(path: PathBuf, service: Service) -> Self {
@@ -90,9 +90,17 @@ pub(crate) fn carried(socket: impl AsFd) -> Carried {
     exact::carried(&Socket(socket)).expect("numbers that stand still")
 }
 
-/// Offers a socket with the kernel's own counts.
+/// Offers a socket with the kernel's own counts. Waits if the service's queue of messages, or that of
+/// connections, is full: the client connects again within a second.
 pub(crate) fn offer(client: &Client, socket: impl AsFd) -> Number {
-    client.offer(socket.as_fd(), carried(&socket)).expect("a service that takes offers")
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(number) = client.offer(socket.as_fd(), carried(&socket)) {
+            return number;
+        }
+        assert!(Instant::now() < end, "the service takes no offers");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Waits until so many offers wait for their other ends. The offers of several clients are taken in any
@@ -131,6 +139,28 @@ pub(crate) fn matched(client: &Client, number: Number) -> (Region, End) {
     }
 }
 
+/// Offers both ends until they are matched. On a busy machine the service may refuse the first offer
+/// before it takes the second one.
+pub(crate) fn match_ends(clients: [&Client; 2], ends: [BorrowedFd<'_>; 2]) -> [(Number, Region, End); 2] {
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        let numbers = [0, 1].map(|i| offer(clients[i], ends[i]));
+        let matched = clients.map(|client| match answer(client) {
+            Offered::Matched { number, region, end } => Some((number, region, end)),
+            Offered::Refused { reason: Reason::NoPeer, .. } => None,
+            other => panic!("{numbers:?}: {other:?}"),
+        });
+        match matched {
+            [Some(a), Some(b)] => {
+                assert!([a.0, b.0] == numbers && a.2 != b.2, "{numbers:?}: {:?} {:?}", a.0, b.0);
+                return [a, b];
+            }
+            [None, None] => assert!(Instant::now() < limit, "no match"),
+            [a, _] => panic!("{numbers:?}: only one is matched, the first one: {}", a.is_some()),
+        }
+    }
+}
+
 pub(crate) fn promote<F: AsFd>(socket: F, region: Region, end: End) -> Pair<Socket<F>> {
     // Spins longer than a busy machine's time slices, so that both ends use the ring.
     promote_with(LONG, socket, region, end)
@@ -162,10 +192,7 @@ pub(crate) fn promoted_with<F: AsFd>(
     a: F,
     b: F,
 ) -> (Pair<Socket<F>>, Pair<Socket<F>>) {
-    let (number_a, number_b) = (offer(client_a, &a), offer(client_b, &b));
-    let (region_a, end_a) = matched(client_a, number_a);
-    let (region_b, end_b) = matched(client_b, number_b);
-    assert_ne!(end_a, end_b);
+    let [(_, region_a, end_a), (_, region_b, end_b)] = match_ends([client_a, client_b], [a.as_fd(), b.as_fd()]);
     (promote_with(pacing, a, region_a, end_a), promote_with(pacing, b, region_b, end_b))
 }
 
@@ -194,13 +221,23 @@ pub(crate) fn ping_pong<A: AsFd + Sync + Send, B: AsFd + Sync + Send>(
     a.counts().ring_sends + b.counts().ring_sends
 }
 
+/// Exchanges messages until the ring has carried some. On a busy machine both ends may sleep each
+/// time, so the kernel carries.
+pub(crate) fn ring_carries<A: AsFd + Sync + Send, B: AsFd + Sync + Send>(
+    a: &Pair<Socket<A>>,
+    b: &Pair<Socket<B>>,
+    rounds: usize,
+) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while ping_pong(a, b, rounds) == 0 {
+        assert!(Instant::now() < end, "the kernel carries all: {:?} {:?}", a.counts(), b.counts());
+    }
+}
+
 /// Matches a connection of two further processes.
 pub(crate) fn serves(service: &Running) {
     let (a, b) = connection();
-    let (client_a, client_b) = (service.client(), service.client());
-    let (number_a, number_b) = (offer(&client_a, &a), offer(&client_b, &b));
-    matched(&client_a, number_a);
-    matched(&client_b, number_b);
+    match_ends([&service.client(), &service.client()], [a.as_fd(), b.as_fd()]);
 }
 
 /// Returns a socket whose last close(2) blocks until the other one is closed.
