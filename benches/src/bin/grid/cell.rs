@@ -1,10 +1,11 @@
 //! One transfer over one path.
 
 use anyhow::{Context, Result, ensure};
+use fs_tests::apps::READY_LIMIT;
 use fs_tests::apps::{Program, StackOptions};
 use fs_tests::lab::FRONT;
 use fs_tests::servers::{ECHO_PORT, devices};
-use fs_tests::wire::{self, PATIENCE};
+use fs_tests::wire;
 use fs_tests::{Lab, Ns, Proc, Stack};
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ pub(crate) fn run(lab: &Lab, ends: Ends, cell: Cell<'_>, seed: u64, time: Durati
         _ => client.args(["receive", &addr, &seconds]),
     };
     let mut client = lab.spawn("client", &mut client)?;
-    let status = client.wait_end(time + PATIENCE)?;
+    let status = client.wait_end(time + READY_LIMIT)?;
     ensure!(status.success(), "the kernel's end: {}", client.log());
     let log = client.log();
     let (bytes, seconds) = log.trim().split_once(' ').with_context(|| format!("bytes and seconds in {log:?}"))?;
