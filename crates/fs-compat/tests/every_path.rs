@@ -449,8 +449,8 @@ fn one_queue_runs_one_of_two_cores() {
     wire.ours.enter(|| {
         let builder = || Runtime::builder().device(DEVICE).frames(4096).ephemeral_ports(64);
         let cores = |runtime: Runtime| runtime.run(|core| async move { core.cores() }).unwrap();
-        assert_eq!(cores(builder().cores([0, 0]).pin(false).build().unwrap()), [1]);
-        assert_eq!(cores(builder().build().unwrap()), [1], "by default one for each queue");
+        assert_eq!(cores(veth::build(|| builder().cores([0, 0]).pin(false))), [1]);
+        assert_eq!(cores(veth::build(builder)), [1], "by default one for each queue");
     });
 }
 
