@@ -271,8 +271,10 @@ fn task_is_spawned_on_a_core_from_outside() {
         .unwrap();
     let handle = runtime.handle();
     let (sender, receiver) = std::sync::mpsc::channel();
+    let (slept, sleeps) = std::sync::mpsc::channel();
     let outside = std::thread::spawn(move || {
-        // By now the cores have slept for long.
+        (0..2).for_each(|_| sleeps.recv().expect("a core sleeps"));
+        // By now they have slept for long.
         std::thread::sleep(Duration::from_millis(200));
         for core in 0..2 {
             let sender = sender.clone();
@@ -287,7 +289,15 @@ fn task_is_spawned_on_a_core_from_outside() {
         handle.shutdown(Duration::from_secs(20));
         (handle, ran)
     });
-    runtime.run(|_| fs_rt::shutdown_signal()).unwrap();
+    let app = move |core: fs_rt::CoreCtx| {
+        let slept = slept.clone();
+        async move {
+            until(|| core.stats().runtime.sleeps > 0).await;
+            slept.send(()).unwrap();
+            fs_rt::shutdown_signal().await;
+        }
+    };
+    runtime.run(app).unwrap();
     let (handle, ran) = outside.join().unwrap();
     assert_eq!(ran, [(0, Some(0)), (1, Some(1))]);
     assert!(handle.spawn_on(0, || async {}).is_err());

@@ -193,11 +193,12 @@ fn connections_survive_changes_of_their_device() {
         here(&format!("for i in $(seq 100); do printf '{pair}'; done | ip -batch -"));
         here(&format!("for i in $(seq 100); do printf '{pair}' | ip -batch - || exit 1; done"));
         all_go_on("an address that was away 200 times");
-        here("ip neigh flush dev DEV");
+        // The command fails if traffic makes an entry again ten times.
+        here("ip neigh flush dev DEV || true");
         all_go_on("neighbours that are forgotten");
         // The peer gets another link address.
         wire.peer.run("ip link set fsc1 down && ip link set fsc1 address 02:00:00:00:77:01 && ip link set fsc1 up");
-        here("ip neigh flush dev DEV");
+        here("ip neigh flush dev DEV || true");
         all_go_on("another link address");
         // More netlink messages than the runtime's sockets hold.
         here("for i in $(seq 1 250); do echo addr add 10.99.$i.1/24 dev DEV; done | ip -batch -");
@@ -366,6 +367,11 @@ fn devices_are_deleted_and_created_again() {
                 let ns = wire.peer.path();
                 wire.ours.run(&format!("ip link add {} type veth peer name fsc3 netns {ns}", second.0));
             } else {
+                // The runtime lets it go first.
+                away.run(&format!(
+                    "for i in $(seq 6000); do ip link show {} | grep -q prog/xdp || exit 0; sleep 0.01; done; false",
+                    second.0
+                ));
                 away.run(&format!("ip link set {} netns {}", second.0, wire.ours.path()));
             }
             // Until the runtime has the device, the kernel would answer for the address, so it has

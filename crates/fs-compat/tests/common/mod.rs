@@ -77,15 +77,19 @@ where
     let servers = runtime(Standalone::new().addr(SERVER, 24).addr(SERVER6, 64), vec![Box::new(a)]);
     let clients = runtime(Standalone::new().addr(CLIENT, 24).addr(CLIENT6, 64), vec![Box::new(b)]);
     let (server_handle, client_handle) = (servers.handle(), clients.handle());
+    let (runs, running) = std::sync::mpsc::channel();
     // Keeps the server's end of the link open until the client is done.
     let serve_and_wait = move |core: CoreCtx| {
         let serving = serve(core);
+        let _ = runs.send(());
         async move {
             serving.await;
             fs_rt::shutdown_signal().await;
         }
     };
     let server_thread = std::thread::spawn(move || servers.run(serve_and_wait));
+    // Address resolution fails after three seconds without a reply.
+    running.recv().expect("the server's core runs");
     let serving = server_handle.clone();
     let output = std::sync::Arc::new(std::sync::Mutex::new(None));
     let told = output.clone();

@@ -5,9 +5,11 @@
 #[path = "../../../fs-xdp/tests/support/netns_unsafe.rs"]
 pub(crate) mod netns_unsafe;
 
-use fs_rt::Runtime;
+use fs_rt::{BuildError, Builder, Runtime};
 use netns_unsafe::NetNs;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 /// Device and address of the runtime, and of the kernel at the other end.
 pub(crate) const DEVICE: &str = "fsc0";
@@ -32,6 +34,10 @@ impl Wire {
             return None;
         }
         let wire = Wire { ours: NetNs::new(), peer: NetNs::new() };
+        for ns in [&wire.ours, &wire.peer] {
+            // While a link-local address is tentative, the kernel resolves no IPv6 neighbour.
+            ns.run("echo 0 2> /dev/null > /proc/sys/net/ipv6/conf/default/accept_dad || true");
+        }
         wire.lay((DEVICE, OURS), ("fsc1", PEER), queues);
         Some(wire)
     }
@@ -51,7 +57,20 @@ impl Wire {
 
     /// The first lines of a program. Call it within [`Wire::ours`].
     pub(crate) fn runtime() -> Runtime {
-        Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).ephemeral_ports(64).build().unwrap()
+        build(|| Runtime::builder().device(DEVICE).cores([0]).pin(false).frames(4096).ephemeral_ports(64))
+    }
+}
+
+/// Builds a runtime whose device another one may have had a moment ago. On a busy machine the kernel
+/// frees its queues later than the runtime waits.
+pub(crate) fn build(builder: impl Fn() -> Builder) -> Runtime {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        match builder().build() {
+            Err(BuildError::Link { source, .. })
+                if source.kind() == ErrorKind::ResourceBusy && Instant::now() < until => {}
+            built => return built.unwrap(),
+        }
     }
 }
 

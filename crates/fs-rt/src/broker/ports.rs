@@ -221,6 +221,8 @@ mod tests {
     #[test]
     fn connection_with_a_late_answer_is_replaced() {
         let directory = std::env::temp_dir().join(format!("fs-late-{}", std::process::id()));
+        // Of a failed test whose process had the same id.
+        let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let control = directory.join("control.sock");
         let listener = listen_at(&control);

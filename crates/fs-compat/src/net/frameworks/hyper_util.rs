@@ -177,7 +177,8 @@ mod tests {
         let addrs = [&silent, &good].map(|listener| listener.local_addr().unwrap());
         let connected = timeout(Duration::from_secs(20), connect(&stack.handle(), addrs.into())).await;
         assert_eq!(connected.unwrap().unwrap().peer_addr().unwrap(), addrs[1]);
-        drop(silent);
+        // It no longer listens, and keeps its port.
+        socket2::SockRef::from(&silent).shutdown(std::net::Shutdown::Both).unwrap();
         // One that refuses is no reason to wait.
         assert_eq!(connect(&stack.handle(), addrs.into()).await.unwrap().peer_addr().unwrap(), addrs[1]);
         let refused = connect(&stack.handle(), vec![addrs[0]]).await.unwrap_err();
