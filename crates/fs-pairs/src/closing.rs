@@ -34,6 +34,13 @@ const IDLE: Duration = Duration::from_secs(5);
 /// gets the end of its connection later. Shorter: more failed clone(2) calls.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Returns false if close(2) of this descriptor does not block.
+fn may_block(fd: &OwnedFd) -> bool {
+    // A Unix socket may contain descriptors.
+    let is_tcp = matches!(socket_protocol(fd), Ok(Some(ipproto::TCP)));
+    !is_tcp || !matches!(socket_linger(fd), Ok(None | Some(Duration::ZERO)))
+}
+
 /// All users.
 #[derive(Debug, Default)]
 pub struct Users {
@@ -93,6 +100,13 @@ impl Foreign {
     pub fn close(mut self) {
         drop(self.fd.take());
         self.user.held.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Like [`Foreign::close`], unless that may block: then another thread closes it.
+    pub(crate) fn close_quickly(self) {
+        if !self.fd.as_ref().is_some_and(may_block) {
+            self.close();
+        }
     }
 
     /// Gives the descriptor to the caller, which closes it.
@@ -170,9 +184,7 @@ impl User {
     }
 
     fn close(self: &Arc<Self>, fd: OwnedFd) {
-        // A Unix socket may contain descriptors.
-        let is_tcp = || matches!(socket_protocol(&fd), Ok(Some(ipproto::TCP)));
-        if self.is_trusted && is_tcp() && matches!(socket_linger(&fd), Ok(None | Some(Duration::ZERO))) {
+        if self.is_trusted && !may_block(&fd) {
             drop(fd);
             self.held.fetch_sub(1, Ordering::Relaxed);
             return;

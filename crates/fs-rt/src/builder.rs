@@ -269,8 +269,9 @@ impl Builder {
         self
     }
 
-    /// Pins each thread to its CPU (default: yes). With [`LinkChoice::Kernel`], a thread that may not be
-    /// pinned runs on any CPU.
+    /// Pins each thread to its CPU (default: yes). With [`LinkChoice::Kernel`], a thread runs on any CPU
+    /// if it may not be pinned, or if a quota allows fewer CPUs at a time than the process has and
+    /// [`Builder::cores`] names none.
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
         self

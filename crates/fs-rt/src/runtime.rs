@@ -105,7 +105,7 @@ impl CoreCtx {
         self.core.0.index
     }
 
-    /// Returns the CPU that the thread is pinned to.
+    /// Returns the CPU that the thread is pinned to, if it is ([`Builder::pin`](crate::Builder::pin)).
     pub fn cpu(&self) -> usize {
         self.core.0.cpu
     }

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::ToSocketAddrs;
 use tokio::sync::oneshot;
 
-/// Turns after which a core has closed sockets that were dropped before: it reads wake-ups of other
-/// threads at least once in 31 tasks (tokio's `global_queue_interval`), and a UDP socket first sends
-/// 256 datagrams, 64 in a turn. Fewer: a program cannot bind the address of a socket that it has just
+/// Turns after which a core has usually closed a socket that was dropped before: it reads wake-ups of
+/// other threads at least once in 31 tasks (tokio's `global_queue_interval`), and a UDP socket first
+/// sends 256 datagrams, 64 in a turn. Fewer: a program cannot bind the address of a socket that it has just
 /// dropped. More: a bind of an address in use takes longer to fail.
 const CLOSING: usize = 64;
 

@@ -109,8 +109,10 @@ impl Queue {
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::warn!(%error, at = ?listener.local_addr().ok(), "cannot accept connections");
                     }
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
+                    tokio::select! {
+                        () = tokio::time::sleep(PAUSE) => continue,
+                        _ = open.changed() => return,
+                    }
                 }
             };
             is_failing = false;

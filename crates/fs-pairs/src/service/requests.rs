@@ -103,7 +103,14 @@ impl Service {
             Outcome::Matched(other) => self.connect([other, key]),
             Outcome::Again(again, socket) => {
                 let user = Arc::clone(socket.user());
-                let job = move || Report::Again(again, Seen::read(socket.as_fd(), Carried::default()));
+                let job = move || {
+                    let seen = Seen::read(socket.as_fd(), Carried::default());
+                    // If its offer has ended: before the report, because the client may wait for that.
+                    if let Some(socket) = Arc::into_inner(socket) {
+                        socket.close_quickly();
+                    }
+                    Report::Again(again, seen)
+                };
                 if !user.may_ask() || !self.ask(&user, job) {
                     self.seen_again(again, Err(Reason::Limit));
                 }

@@ -32,8 +32,17 @@ pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) 
     if queues > available.len() {
         tracing::info!(queues, cores = available.len(), "each core has several queues of the device");
     }
+    if matches!(builder.link, LinkChoice::Kernel) {
+        builder.pin &= pins_kernel_cores(queues, available.len());
+    }
     builder.cores = available.into_iter().take(queues.max(1)).collect();
     Ok(())
+}
+
+/// Returns false if a quota limits how many CPUs are used at a time, and not which: all programs with
+/// a quota would be pinned to the same first CPUs.
+pub(crate) fn pins_kernel_cores(parallelism: usize, available: usize) -> bool {
+    parallelism >= available
 }
 
 /// Checks the queues that are named.
