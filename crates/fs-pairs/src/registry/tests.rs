@@ -28,9 +28,10 @@ fn offers_end_by_time_while_their_match_is_decided() {
     let late = Instant::now() + Limits::default().wait;
     assert_eq!(registry.expire(late).len(), 2);
     assert!(registry.next_released(late).is_none() && registry.next_deadline().is_none());
-    assert!(!registry.is_deciding(1) && !registry.is_deciding(2));
+    assert!(registry.is_deciding(1) && !registry.is_deciding(2), "a thread reads the first one");
     let seen = Seen::read(socket.as_fd(), Carried::default());
     assert!(registry.seen_again(again, seen, late).is_empty());
+    assert!(!registry.is_deciding(1));
 }
 
 /// The thread that reads the first offer's socket may wait for long. Then that offer's process ends.
