@@ -21,7 +21,7 @@ use crate::umem_unsafe::Area;
 use crossbeam::queue::ArrayQueue;
 use fs_core::HEADROOM;
 use fs_core::{Frame, FramePool};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,12 +61,15 @@ impl Umem {
     /// the file too, whose length is sealed.
     ///
     /// # Errors
-    /// The errors of [`Umem::new`], and errors of `memfd_create(2)`.
+    /// The errors of [`Umem::new`], and errors of `memfd_create(2)` and fallocate(2).
     pub fn in_file(config: UmemConfig) -> io::Result<(Arc<Umem>, OwnedFd)> {
         config.check()?;
         let file = memfd_create("fastsock-frames", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, config.bytes() as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // MAP_POPULATE alone may leave holes without an error (`__mm_populate`, mm/gup.c), and the daemon
+        // refuses those.
+        fallocate(&file, FallocateFlags::empty(), 0, config.bytes() as u64)?;
         let area = Area::of_file(file.as_fd(), config.bytes(), true)?;
         Ok((Self::over(area, config), file))
     }
