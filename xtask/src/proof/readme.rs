@@ -77,10 +77,8 @@ fn play(run: &mut Run, command: &str, line: &str, work: &Path, servers: &mut Vec
         return true;
     }
     if let Some(server) = line.strip_suffix('&') {
-        return serves(run, server, work, "ready", servers);
-    }
-    if command.ends_with("-- redis-server") {
-        return serves(run, line, work, "Ready to accept connections", servers);
+        let says = if command.contains("-- redis-server") { "Ready to accept connections" } else { "ready" };
+        return serves(run, server, work, says, servers);
     }
     let ended = run.succeeds(&mut shell(line, work), 1800);
     let said = run.tail(3);
