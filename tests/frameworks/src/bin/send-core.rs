@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let http = hyper::server::conn::http2::Builder::new(LocalExecutor);
                     fastsock::spawn_local(http.serve_connection(TokioIo::new(stream), service_fn(echo)));
                 }
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return, // A shutdown.
                 // For example too many open files: the next ones may work.
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
             }
