@@ -1,41 +1,19 @@
 //! A program on kernel sockets whose limit of descriptors is low. This test has its own process,
 //! which has no free descriptor for a while.
 
+#[path = "common/lines.rs"]
+mod lines;
+
 use fs_compat::net::{Background, TcpListener};
 use fs_rt::{LinkChoice, Runtime};
+use lines::Lines;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use std::fs::File;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// The usual limit.
 const USUAL: u64 = 1024;
-
-/// The output of a subscriber.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
 
 fn limit(descriptors: u64) {
     let maximum = getrlimit(Resource::Nofile).maximum;

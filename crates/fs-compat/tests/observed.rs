@@ -2,17 +2,18 @@
 //! `tracing`.
 
 mod common;
+#[path = "common/lines.rs"]
+mod lines;
 
 use common::{both, server};
 use fs_compat::{TcpListener, TcpStream};
 use fs_rt::CoreRef;
+use lines::Lines;
 use metrics::{Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Name and labels, and the last recorded value. A counter is stored as a negative value, to
 /// distinguish it from a gauge.
@@ -79,29 +80,6 @@ impl Recorder for Recorded {
 
     fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
         Histogram::noop()
-    }
-}
-
-/// The output of a subscriber.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
     }
 }
 
