@@ -13,17 +13,26 @@ fn offer(registry: &mut Registry, client: u64, socket: &TcpStream) -> Outcome {
     registry.offer(Key { client, number: Number(1) }, fd, seen, Instant::now())
 }
 
-/// The thread that reads the first offer's socket may wait for longer than both offers may.
-#[test]
-fn offers_end_by_time_while_their_match_is_decided() {
-    let mut registry = Registry::new(Limits::default());
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Returns a registry with three clients, and the ends of a connection. The first client has offered
+/// the first end.
+fn world(wait: Duration) -> (Registry, TcpStream, TcpStream) {
+    let mut registry = Registry::new(Limits { wait, ..Limits::default() });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (b, _) = listener.accept().unwrap();
-    for client in 1..=2 {
+    for client in 1..=3 {
         assert!(registry.join(client, Process::new(1, 1, b"test")));
     }
     assert!(matches!(offer(&mut registry, 1, &a), Outcome::Waits));
+    (registry, a, b)
+}
+
+/// The thread that reads the first offer's socket may wait for longer than both offers may.
+#[test]
+fn offers_end_by_time_while_their_match_is_decided() {
+    let (mut registry, _a, b) = world(Limits::default().wait);
     let Outcome::Again(again, socket) = offer(&mut registry, 2, &b) else { panic!("no match") };
     let late = Instant::now() + Limits::default().wait;
     assert_eq!(registry.expire(late).len(), 2);
@@ -37,14 +46,7 @@ fn offers_end_by_time_while_their_match_is_decided() {
 /// The thread that reads the first offer's socket may wait for long. Then that offer's process ends.
 #[test]
 fn second_offer_is_matched_although_the_first_is_gone() {
-    let mut registry = Registry::new(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (b, _) = listener.accept().unwrap();
-    for client in 1..=3 {
-        assert!(registry.join(client, Process::new(1, 1, b"test")));
-    }
-    assert!(matches!(offer(&mut registry, 1, &a), Outcome::Waits));
+    let (mut registry, a, b) = world(HOUR);
     let Outcome::Again(stale, _) = offer(&mut registry, 2, &b) else { panic!("no match") };
     assert!(registry.is_deciding(1) && registry.is_deciding(2));
     assert!(registry.next_released(Instant::now()).is_none());
@@ -66,14 +68,7 @@ fn second_offer_is_matched_although_the_first_is_gone() {
 /// A process that waits for its earlier offers, and closes a socket, may bind its port again at once.
 #[test]
 fn socket_that_a_thread_still_reads_is_not_decided() {
-    let mut registry = Registry::new(Limits { wait: Duration::from_secs(3600), ..Limits::default() });
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (b, _) = listener.accept().unwrap();
-    for client in 1..=2 {
-        assert!(registry.join(client, Process::new(1, 1, b"test")));
-    }
-    assert!(matches!(offer(&mut registry, 1, &a), Outcome::Waits));
+    let (mut registry, _a, b) = world(HOUR);
     let Outcome::Again(again, socket) = offer(&mut registry, 2, &b) else { panic!("no match") };
     assert!(registry.forget(Key { client: 1, number: Number(1) }));
     assert!(matches!(registry.next_released(Instant::now()), Some((Key { client: 2, .. }, Outcome::Waits))));
