@@ -57,8 +57,6 @@ fn inbox_and_reader_exchange_two_buffers() {
 fn kernel_sockets_have_as_many_cores_as_tokio_has_workers() {
     let runtime = Runtime::builder().link(LinkChoice::Kernel).build().unwrap();
     assert_eq!(runtime.handle().cores(), std::thread::available_parallelism().unwrap().get());
-    assert!(crate::setup::pins_kernel_cores(2, 2));
-    assert!(!crate::setup::pins_kernel_cores(2, 64));
 }
 
 #[test]

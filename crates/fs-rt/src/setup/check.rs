@@ -41,7 +41,7 @@ pub(super) fn choose_cores(builder: &mut Builder, shared: &[Arc<SharedDevice>]) 
 
 /// Returns false if a quota limits how many CPUs are used at a time, and not which: all programs with
 /// a quota would be pinned to the same first CPUs.
-pub(crate) fn pins_kernel_cores(parallelism: usize, available: usize) -> bool {
+fn pins_kernel_cores(parallelism: usize, available: usize) -> bool {
     parallelism >= available
 }
 
@@ -182,4 +182,15 @@ pub(super) fn find_devices(builder: &Builder) -> Result<Vec<NetDevice>, BuildErr
         devices.push(device);
     }
     Ok(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_with_a_quota_are_not_pinned() {
+        assert!(pins_kernel_cores(2, 2));
+        assert!(!pins_kernel_cores(2, 64));
+    }
 }

@@ -18,8 +18,6 @@ use crate::rss::Known;
 use crate::runtime::{CoreSetup, Runtime};
 use crate::shared::{Message, Shared};
 use crate::sys::{Clock, raise_open_files};
-#[cfg(test)]
-pub(crate) use check::pins_kernel_cores;
 use check::{check, choose_cores, find_devices};
 use fs_core::PortSet;
 use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, StackConfig};
