@@ -52,14 +52,15 @@ pub fn make_queues(
     let stat = fstat(memory).map_err(|error| invalid(error.into()))?;
     // Registering it would fill holes, and charge them to this process. The program may make some until then.
     let has_holes = stat.st_blocks * 512 < stat.st_size;
-    let wrong = match () {
-        () if !seals.contains(SealFlags::SHRINK) => "its file can shrink",
-        () if stat.st_size != config.bytes() as i64 => "its file has another size",
-        () if has_holes => "its file has holes",
-        () => "",
-    };
-    if !wrong.is_empty() {
-        return Err(invalid(io::Error::new(io::ErrorKind::InvalidInput, wrong)));
+    let refused = |why| Err(invalid(io::Error::new(io::ErrorKind::InvalidInput, why)));
+    if !seals.contains(SealFlags::SHRINK) {
+        return refused("its file can shrink");
+    }
+    if stat.st_size != config.bytes() as i64 {
+        return refused("its file has another size");
+    }
+    if has_holes {
+        return refused("its file has holes");
     }
     // Unmapped at the end: the registration keeps the pages.
     let area = Area::of_file(memory, config.bytes(), false).map_err(invalid)?;

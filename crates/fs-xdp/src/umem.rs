@@ -67,8 +67,8 @@ impl Umem {
         let file = memfd_create("fastsock-frames", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, config.bytes() as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        // MAP_POPULATE alone may leave holes without an error (`__mm_populate`, mm/gup.c), and the daemon
-        // refuses those.
+        // Pages that were never written are clean, and the kernel may free them (memory pressure): the
+        // daemon refuses a file with holes. This makes them dirty (`shmem_fallocate`, mm/shmem.c).
         fallocate(&file, FallocateFlags::empty(), 0, config.bytes() as u64)?;
         let area = Area::of_file(file.as_fd(), config.bytes(), true)?;
         Ok((Self::over(area, config), file))

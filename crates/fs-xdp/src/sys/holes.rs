@@ -51,6 +51,20 @@ mod tests {
     use rustix::fs::{FallocateFlags, fallocate, fstat};
     use std::os::fd::AsFd;
 
+    /// The kernel frees pages of a memory file that were only read.
+    #[test]
+    fn reclaim_makes_no_hole() {
+        let config = UmemConfig { chunks: 16, chunk_size: 4096 };
+        let (umem, file) = Umem::in_file(config).unwrap();
+        // The advice concerns pages that are mapped once.
+        drop(umem);
+        let area = Area::of_file(file.as_fd(), config.bytes(), true).unwrap();
+        // SAFETY: the range is mapped, and the advice does not change its contents.
+        let done = unsafe { libc::madvise(area.start().as_ptr().cast(), area.len(), libc::MADV_PAGEOUT) };
+        check(done).unwrap();
+        assert!(fstat(&file).unwrap().st_blocks * 512 >= config.bytes() as i64);
+    }
+
     #[test]
     fn system_call_does_not_fill_a_hole() {
         let config = UmemConfig { chunks: 16, chunk_size: 4096 };
