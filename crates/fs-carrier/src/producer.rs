@@ -18,10 +18,10 @@ use crate::word::{KernelSend, Snapshot};
 /// (P4). Longer: more bytes are accepted after the peer's death, and P5 is later. Shorter: a sender
 /// of few messages makes a system call for each.
 const CHECK_NS: u64 = 50_000_000;
-/// Time in which all bytes may use the ring, until some must use the kernel (P5). Longer: a later
-/// firewall rule takes effect later. Shorter: the wake-up of a kernel send, about 70 µs, more
-/// often.
-const KERNEL_NS: u64 = 1_000_000_000;
+/// Time in which all bytes may use the ring, until some must use the kernel (P5). With [`CHECK_NS`] and
+/// a tick of the coarse clock, 10 ms at most, it is below a second: within that a later firewall rule
+/// takes effect. Shorter: the wake-up of a kernel send, about 70 µs, more often.
+const KERNEL_NS: u64 = 900_000_000;
 
 /// One end's outgoing direction.
 #[derive(Debug)]

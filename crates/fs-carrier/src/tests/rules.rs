@@ -373,6 +373,26 @@ fn p5_each_message_of_a_rare_sender_goes_by_the_kernel() {
 }
 
 #[test]
+fn p5_a_later_rule_stops_a_sender_within_a_second() {
+    let world = World::by_ring();
+    // The kernel's coarse clock has ticks of 10 ms at HZ=100.
+    let mut by_kernel = Vec::new();
+    for ms in (0..5_000_u64).step_by(10) {
+        world.back.now_ns.store(1 + ms * 1_000_000, Ordering::Relaxed);
+        let before = world.a.counts().kernel_sends;
+        assert_eq!(world.a.send(b"one", false), Ok(3));
+        assert_eq!(world.receive(), b"one");
+        world.b.consumer().set_ring();
+        if world.a.counts().kernel_sends > before {
+            by_kernel.push(ms);
+        }
+    }
+    assert!(by_kernel.len() >= 5, "{by_kernel:?}");
+    // The rule may come at the start of a tick of 10 ms, right after a piece.
+    assert!(by_kernel.windows(2).all(|two| two[1] - two[0] + 10 <= 1_000), "{by_kernel:?}");
+}
+
+#[test]
 fn p5_ring_carries_only_after_the_kernels_piece_has_arrived() {
     let world = World::by_ring();
     let exchange = |n: u64| {
