@@ -117,6 +117,10 @@ pub(crate) struct Registered {
     pub(crate) data: u64,
 }
 
+/// Calls in one direction alone that count as one in each. Fewer: connections that carry one large response
+/// pay for a ring. More: a stream in one direction gets its ring later.
+const ONE_WAY: u32 = 16;
+
 /// The state of one descriptor number. All zeros: a plain one.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -221,10 +225,11 @@ impl Slot {
         tally.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns whether enough calls were made in each direction since the last attempt.
+    /// Returns whether enough calls were made since the last attempt, in each direction or in one.
     pub(crate) fn is_offer_due(&self) -> bool {
         let due = self.due.load(Ordering::Relaxed);
-        self.tallies.iter().all(|tally| tally.calls.load(Ordering::Relaxed) >= due)
+        let [sent, taken] = self.tallies.each_ref().map(|tally| tally.calls.load(Ordering::Relaxed));
+        sent.min(taken) >= due || sent.max(taken) / ONE_WAY >= due
     }
 
     /// Postpones the next offer after one that could not be made, to twice as many calls. A missing

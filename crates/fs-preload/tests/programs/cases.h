@@ -29,7 +29,8 @@
 #include <linux/sockios.h>
 
 struct end { int fd, meet; uint64_t sent, got; const char *role; };
-struct scenario { const char *name; void (*server)(struct end *); void (*client)(struct end *); };
+// `cold`: bytes go in one direction only, from the start.
+struct scenario { const char *name; void (*server)(struct end *); void (*client)(struct end *); int cold; };
 extern struct scenario scenarios[];
 
 #define FAIL(...) do { fprintf(stderr, "%s: ", e->role); fprintf(stderr, __VA_ARGS__); fprintf(stderr, " (line %d)\n", __LINE__); _exit(1); } while (0)
@@ -97,7 +98,8 @@ static int run_main(int argc, char **argv) {
         e->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         CHECK(connect(e->fd, (void *)&a, n) == 0);
         setsockopt(e->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        warm(e); s->client(e);
+        if (!s->cold) warm(e);
+        s->client(e);
         return 0;
     }
     e->role = "server";
@@ -112,7 +114,8 @@ static int run_main(int argc, char **argv) {
     e->fd = accept4(l, 0, 0, SOCK_CLOEXEC);
     CHECK(e->fd >= 0);
     setsockopt(e->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    warm(e); s->server(e);
+    if (!s->cold) warm(e);
+    s->server(e);
     int status; CHECK(waitpid(child, &status, 0) == child);
     if (status) FAIL("the client ended with status %x", status);
     printf("right\n");

@@ -8,6 +8,9 @@ static void pingpong(struct end *e) { rounds(e, few(4000), 0); meet(e); }
 static void bulk_send(struct end *e) { put(e, 40 << 20); get(e, 1); for (int i = 0; i < 200; i++) { put(e, 1 + i * 997); get(e, 3); } meet(e); }
 static void bulk_receive(struct end *e) { get(e, 40 << 20); put(e, 1); for (int i = 0; i < 200; i++) { get(e, 1 + i * 997); put(e, 3); } meet(e); }
 
+static void stream_send(struct end *e) { for (int i = 0; i < 300; i++) { put(e, 100); usleep(500); } put(e, 40 << 20); meet(e); }
+static void stream_receive(struct end *e) { for (int i = 0; i < 300; i++) get(e, 100); get(e, 40 << 20); meet(e); }
+
 static void vector_send(struct end *e) {
     static unsigned char b[100000];
     for (int i = 0; i < 300; i++) {
@@ -328,6 +331,7 @@ struct scenario scenarios[] = {
     {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
     {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
     {"raw", raw_calls, raw_calls}, {"cork", cork_receive, cork_send}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
-    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"limit", limit_receive, limit_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {"tube", tube_receive, tube_send}, {0},
+    {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"limit", limit_receive, limit_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {"tube", tube_receive, tube_send},
+    {"download", stream_send, stream_receive, 1}, {"upload", stream_receive, stream_send, 1}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }
