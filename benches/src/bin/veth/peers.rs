@@ -67,7 +67,9 @@ pub(crate) fn nginx(lab: &Lab, tls: Option<&Certificate>) -> Result<Proc> {
         .concat();
     let (bind, certificate) = tls.map_or_else(Default::default, |Certificate { chain, key }| {
         let (chain, key) = (chain.display(), key.display());
-        (" ssl http2", format!("    ssl_certificate {chain};\n    ssl_certificate_key {key};\n"))
+        // nginx before 1.23.4 speaks TLS 1.2 at most by itself.
+        let files = format!("    ssl_certificate {chain};\n    ssl_certificate_key {key};\n");
+        (" ssl http2", format!("    ssl_protocols TLSv1.2 TLSv1.3;\n{files}"))
     });
     let text = format!(
         "daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\nevents {{ \
