@@ -32,11 +32,12 @@ const UNREAD_MOST: u32 = 256 << 10;
 /// See [`UNREAD_MOST`]: two merged packets. Lower: fewer acknowledgments, which tell that it has read.
 const TO_SLOW_READER: u32 = 128 << 10;
 /// A peer is near if its shortest round trip is at most this, in µs. Higher: it may read [`UNREAD_MOST`] and
-/// [`TO_SLOW_READER`] within a round trip, and wait for more (with 64 µs at 49 Gb/s).
-const NEAR_US: u32 = 64;
-/// Round trips for which a peer is not near that did not acknowledge what was in flight: some seconds. Lower:
-/// each message of such a peer may wait for a probe (2 ms). Higher: a pause of the machine ends the gain.
-const FAR_FOR: u16 = u16::MAX;
+/// [`TO_SLOW_READER`] within a round trip, and wait for more (with 128 µs at 25 Gb/s). Lower: over veth some
+/// peers are far, because the batches that measure their round trips take 64 to 96 µs.
+const NEAR_US: u32 = 128;
+/// Round trips for which a peer is not near that did not acknowledge what was in flight: a tenth of a second or
+/// more. Lower: such a peer waits more often for a probe (2 ms). Higher: a pause of the machine ends the gain for longer.
+const FAR_FOR: u16 = 4096;
 /// The smoothed round trip from which on a peer is no longer near: its path has changed.
 const FAR_US: u32 = 1000;
 
