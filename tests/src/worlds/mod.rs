@@ -36,7 +36,7 @@ table inet tracking { chain c { type filter hook output priority 0; ct state new
 const DIAL_S: [&str; 3] = ["0.3", "0.9", "3"];
 /// No progress for so long: a connection is stopped.
 const STOPPED: Duration = Duration::from_millis(400);
-/// The kernel gets a piece of a connection with a ring once a second.
+/// The kernel gets a piece of a connection with a ring each 0.9 s, and a machine may be busy.
 const RULE_HOLDS_AFTER: Duration = Duration::from_millis(1200);
 /// For busy machines.
 const PATIENCE: Duration = Duration::from_secs(40);
