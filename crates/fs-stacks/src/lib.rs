@@ -5,6 +5,9 @@
 //! or `kernel` (one pinned thread per core, kernel sockets with SO_REUSEPORT). So a comparison
 //! compares the stacks, not two programs.
 
+// They panic if the output is a full disk or a pipe that nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod args;
 pub mod cores;
 pub mod counters;
