@@ -181,12 +181,27 @@ fn each_counter_of_a_daemon_is_documented() {
 /// `fastsock run` starts daemons with a pipe that nobody reads later.
 #[test]
 fn daemon_serves_after_a_log_line_that_cannot_be_written() {
-    const DESCRIPTORS: usize = 48;
     let directory = Directory::new("unheard");
+    warns(&directory, "/dev/full");
+}
+
+#[test]
+fn log_in_a_file_has_no_colours() {
+    let directory = Directory::new("colours");
+    let log = directory.0.join("log");
+    warns(&directory, log.to_str().unwrap());
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("WARN") && log.contains("Too many open files") && !log.contains('\u{1b}'), "{log:?}");
+}
+
+/// Makes a daemon log a warning to a file. It serves afterwards.
+fn warns(directory: &Directory, log: &str) {
+    const DESCRIPTORS: usize = 48;
     let control = directory.0.join("control.sock");
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit -n {DESCRIPTORS}; exec \"$@\" 2>/dev/full"), "sh"]);
+    command.args(["-c", &format!("ulimit -n {DESCRIPTORS}; exec \"$@\" 2>{log}"), "sh"]);
     command.args([env!("CARGO_BIN_EXE_fastsock"), "up", "--control"]).arg(&control).env_remove("LD_PRELOAD");
+    command.env_remove("RUST_LOG");
     let mut daemon = served(&mut command);
     let connect = |_| {
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
@@ -197,8 +212,9 @@ fn daemon_serves_after_a_log_line_that_cannot_be_written() {
     // It logs that it has no descriptor for the next one.
     let descriptors = format!("/proc/{}/fd", daemon.0.id());
     let has_all = || std::fs::read_dir(&descriptors).is_ok_and(|open| open.count() >= DESCRIPTORS);
+    let waits = || std::fs::metadata(log).is_ok_and(|log| log.is_file() && log.len() == 0);
     let end = Instant::now() + Duration::from_secs(60);
-    while !has_all() && daemon.0.try_wait().unwrap().is_none() {
+    while (!has_all() || waits()) && daemon.0.try_wait().unwrap().is_none() {
         assert!(Instant::now() < end, "the daemon has descriptors left");
         std::thread::sleep(Duration::from_millis(10));
     }
