@@ -2,12 +2,13 @@
 
 use crate::control::ControlArgs;
 use crate::{said, service};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use fs_daemon::{Config, Daemon, Handle};
 use fs_relay::Relay;
 use rustix::process::Signal;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -61,11 +62,17 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     let mut output = std::io::stdout();
     writeln!(output, "ready").and_then(|()| output.flush()).context("cannot write to standard output")?;
     service::ready("serving");
+    let mut has_failed = false;
     runtime.block_on(async {
+        let mut failure = pin!(failure(relay.as_ref()));
         let mut ended = tokio::task::spawn_blocking(move || daemon.run());
         loop {
             tokio::select! {
                 result = &mut ended => return result,
+                () = &mut failure => {
+                    has_failed = true;
+                    break;
+                }
                 _ = term.recv() => break,
                 _ = int.recv() => break,
                 // The terminal was closed, or a reload is requested.
@@ -81,6 +88,10 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         handle.stop();
         ended.await
     })??;
+    if has_failed {
+        // systemd starts the daemon again until the device is there.
+        bail!("[wire] has ended, and the daemon with it: start it again when the device is there");
+    }
     if let Some(relay) = relay {
         // A second signal ends the connections over the device at once.
         relay.drain(DRAIN);
@@ -95,6 +106,14 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         runtime.shutdown_background();
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Completes when the relay has ended by itself, for example because its device is gone.
+async fn failure(relay: Option<&Relay>) {
+    match relay {
+        Some(relay) => relay.ended().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Reads the file, and adds the devices of the command line.
@@ -144,5 +163,8 @@ fn reload(config: Option<&Path>, devices: &[String], at_start: &Config, handle: 
 fn init_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    // A line that cannot be written is lost. Otherwise the subscriber would report it by `eprintln`, which panics.
+    log.log_internal_errors(false).init();
 }

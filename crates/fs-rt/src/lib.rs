@@ -19,6 +19,9 @@
 //! neighbours; `ports` keeps local ports reserved in the kernel. ARCHITECTURE.md lists which part
 //! may use which.
 
+// They panic if the output is a full disk or a pipe that nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 #[doc(hidden)]
 pub mod broker;
 mod builder;

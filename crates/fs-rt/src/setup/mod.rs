@@ -24,6 +24,7 @@ use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, Stack
 use fs_xdp::{LinkCaps, NetDevice, XdpError};
 use links::{Opened, link_error, open};
 use std::ffi::OsStr;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +81,8 @@ fn warn(missing: &BuildError) {
     if tracing::dispatcher::has_been_set() {
         tracing::warn!(%missing, "{WHAT}");
     } else {
-        eprintln!("fastsock: {WHAT}: {missing}");
+        // `eprintln` would panic if standard error cannot be written.
+        let _unheard = writeln!(std::io::stderr(), "fastsock: {WHAT}: {missing}");
     }
 }
 
