@@ -15,7 +15,7 @@ use crate::netlink::Netlink;
 use crate::poll::PollPolicy;
 use crate::ports::{Addresses, Ephemeral, PortSink, Ports, reserve_ephemeral};
 use crate::rss::Known;
-use crate::runtime::{CoreSetup, Runtime};
+use crate::runtime::{CoreSetup, End, Runtime};
 use crate::shared::{Message, Shared};
 use crate::sys::{Clock, raise_open_files};
 use check::{check, choose_cores, find_devices};
@@ -183,7 +183,7 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
         clock,
         given_up: given_up.take().unwrap_or_default(),
     });
-    Ok(Runtime { cores: setups.collect(), shared, keep })
+    Ok(Runtime { cores: setups.collect(), end: End(shared), keep })
 }
 
 /// Ephemeral ports of a program on shared devices, unless it asks for a number: several programs
