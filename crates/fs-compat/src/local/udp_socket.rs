@@ -10,14 +10,14 @@ use crate::local::attempts::when_ready;
 use crate::local::udp_kernel::{KernelSide, source_in_kernel};
 use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Error, Protocol, Ready as CoreReady, UdpId, UdpMeta};
-use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
+use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease, poll_budget, spend_budget};
 use socket2::SockRef;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
@@ -223,6 +223,10 @@ impl UdpSocket {
             return kernel.poll_send(cx, buf, peer);
         }
         let sent = self.poll_op(cx, Wait::UdpWrite, |stack, id| send(stack, id, buf, target));
+        if let Poll::Ready(Ok(_)) = sent {
+            // While the neighbour is unknown, a new datagram takes the place of an older one.
+            spend_budget(cx);
+        }
         let Poll::Ready(Err(refused)) = &sent else { return sent };
         match self.other_way(refused, target) {
             Some((kernel, target)) => kernel.poll_send(cx, buf, target),
@@ -273,6 +277,7 @@ impl UdpSocket {
     }
 
     fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+        ready!(poll_budget(cx));
         let mut answer = self.ready_now(interest)?;
         // Asked although the engine's side can send: it nearly always can.
         if let Some(kernel) = self.kernel.as_ref().filter(|_| interest.is_readable() && !answer.is_readable())
@@ -287,6 +292,7 @@ impl UdpSocket {
             answer = answer - Ready::WRITABLE;
         }
         if !answer.is_empty() {
+            spend_budget(cx);
             return Poll::Ready(Ok(answer));
         }
         if interest.is_readable() {

@@ -3,7 +3,7 @@
 use super::UdpSocket;
 use bytes::BufMut;
 use fs_core::{Error, UdpId};
-use fs_rt::{CoreStack, Interest as Wait};
+use fs_rt::{CoreStack, Interest as Wait, spend_budget};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -143,6 +143,9 @@ impl UdpSocket {
 
     fn poll_receive(&self, cx: &mut Context<'_>, buf: &mut [u8], peek: bool) -> Poll<io::Result<(usize, SocketAddr)>> {
         let received = self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, peek));
+        if peek && received.is_ready() {
+            spend_budget(cx);
+        }
         let (Poll::Pending, Some(kernel)) = (&received, &self.kernel) else { return received };
         loop {
             ready!(kernel.poll_readable(cx))?;
