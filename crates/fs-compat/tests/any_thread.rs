@@ -1,6 +1,8 @@
 //! Sockets for any thread, between two runtimes in memory, under tokio's multi-threaded runtime.
 
 mod common;
+#[path = "common/reset_after_the_end.rs"]
+mod reset_after_the_end;
 
 use common::background::{Runtimes, is_clean, within};
 use common::{CLIENT, server};
@@ -293,6 +295,21 @@ async fn half_close_and_drop_after_write() {
         all.clear();
         connected.read_to_end(&mut all).await.unwrap();
         assert!(all == answer[..60_000], "{} bytes", all.len());
+    })
+    .await;
+    runtimes.ends_clean().await;
+}
+
+/// The peer's answer is complete. Its reset of what is written later is the writer's error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reset_after_the_end_leaves_the_end() {
+    let runtimes = Runtimes::new();
+    within(async {
+        // The second one does not fit into the ring to the handle.
+        for len in [6, 100_000] {
+            let (of_server, of_client) = (runtimes.server.handle(), runtimes.client.handle());
+            reset_after_the_end::check(&of_server, server(7), &of_client, len).await;
+        }
     })
     .await;
     runtimes.ends_clean().await;
