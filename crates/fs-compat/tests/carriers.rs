@@ -1,6 +1,8 @@
 //! Sockets on each carrier, mostly on the kernel, which needs neither rights nor a device.
 
 mod common;
+#[path = "common/ends.rs"]
+mod ends;
 #[path = "../../fs-xdp/tests/support/own_ip.rs"]
 mod own_ip;
 
@@ -209,6 +211,20 @@ fn ready_calls_leave_time_to_the_kernel() {
         let silent = UdpSocket::bind(any).await.unwrap();
         tokio::task::spawn_local(serve_slowly(listener, datagrams));
         ready_calls_leave_time(stream_at, datagrams_at, silent.local_addr().unwrap()).await;
+    });
+}
+
+#[test]
+fn ready_reports_ends() {
+    both(
+        |_| async { ends::serve(TcpListener::bind(server(7)).await.unwrap()).await },
+        |_| async { ends::see_ends!(TcpStream::connect(server(7))) },
+    );
+    on_kernel(|| async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::task::spawn_local(ends::serve(listener));
+        ends::see_ends!(TcpStream::connect(at))
     });
 }
 

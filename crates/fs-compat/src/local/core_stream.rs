@@ -2,7 +2,7 @@
 
 use crate::borrowed_unsafe::SendBuffer;
 use crate::error::{IntoIo, to_io_error};
-use fs_core::{Connect, Error, Ready as CoreReady, TcpId};
+use fs_core::{Connect, Error, Ready as CoreReady, TcpId, TcpState};
 use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease, poll_budget, spend_budget};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -88,7 +88,7 @@ impl CoreStream {
 
     /// Returns the part of `interest` that is ready now.
     pub(super) fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
-        let ready = self.inspect(|stack, id| stack.tcp_ready(id))?;
+        let (ready, state) = self.inspect(|stack, id| Ok((stack.tcp_ready(id)?, stack.tcp_state(id)?)))?;
         if !interest.is_readable() && !interest.is_writable() && !interest.is_priority() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -98,6 +98,14 @@ impl CoreStream {
         }
         if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
             answer |= Ready::WRITABLE;
+        }
+        // As of tcp_poll's EPOLLHUP and EPOLLRDHUP.
+        let is_over = matches!(state, TcpState::Closing | TcpState::LastAck | TcpState::TimeWait | TcpState::Closed);
+        if interest.is_readable() && (is_over || state == TcpState::CloseWait) {
+            answer |= Ready::READ_CLOSED;
+        }
+        if interest.is_writable() && is_over {
+            answer |= Ready::WRITE_CLOSED;
         }
         if interest.is_priority() && ready.intersects(CoreReady::PRIORITY | CoreReady::CLOSED) {
             answer |= Ready::PRIORITY;

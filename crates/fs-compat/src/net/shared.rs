@@ -303,6 +303,16 @@ impl SharedStream {
         self.has(IN_OVER) || lock(&self.incoming).slots() > 0
     }
 
+    /// Returns true if the task has received all bytes up to the end. They may be unread.
+    pub(super) fn has_read_end(&self) -> bool {
+        self.has(IN_OVER)
+    }
+
+    /// Returns true if the connection is over: as on tokio's socket, not by the end of this direction alone.
+    pub(super) fn has_write_end(&self) -> bool {
+        self.has(OUT_OVER) || self.has(SHUT) && self.has(IN_OVER)
+    }
+
     pub(super) fn is_writable(&self) -> bool {
         self.has(OUT_OVER | SHUT) || lock(&self.outgoing).slots() > 0
     }
