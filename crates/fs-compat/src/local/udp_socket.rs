@@ -71,18 +71,24 @@ pub struct UdpSocket {
     pub(super) kernel: Option<KernelSide>,
     /// Only the kernel's side reaches the peer: it is this host, or behind another device.
     elsewhere: Cell<bool>,
+    /// Counts receives: see [`receive::KERNEL_FIRST`].
+    turn: Cell<u8>,
     lease: PortLease,
 }
 
 impl UdpSocket {
+    fn new(core: CoreRef, id: UdpId, lease: PortLease) -> Self {
+        let (elsewhere, turn) = Default::default();
+        Self { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere, turn, lease }
+    }
+
     /// Binds to the first address that is available.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
             let core = CoreRef::require()?;
             let (id, lease) = core.bind_udp(at)?.io()?;
             // From here on, an error drops the socket, which closes it.
-            let mut socket =
-                UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
+            let mut socket = UdpSocket::new(core, id, lease);
             socket.kernel = KernelSide::of(&socket.lease)?;
             Ok(socket)
         })
@@ -120,8 +126,7 @@ impl UdpSocket {
         socket.set_nonblocking(true)?;
         let (id, lease) = core.bind_udp_by(at, socket.into())?.io()?;
         // From here on an error closes the socket.
-        let mut socket =
-            UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
+        let mut socket = UdpSocket::new(core, id, lease);
         socket.kernel = KernelSide::of(&socket.lease)?;
         socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
         match device {
