@@ -48,7 +48,8 @@ mod sys;
 mod wakers;
 
 pub use crate::core::{
-    CoreRef, CoreStack, Counted, KernelListen, PortLease, shut_down, shutdown_signal, spawn_local, turn,
+    CoreRef, CoreStack, Counted, KernelListen, PortLease, poll_budget, shut_down, shutdown_signal, spawn_local,
+    spend_budget, turn,
 };
 pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
 pub use carrier::{Carrier, Why};
