@@ -2,13 +2,12 @@
 
 use crate::control::ControlArgs;
 use crate::{said, service};
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use fs_daemon::{Config, Daemon, Handle};
 use fs_relay::Relay;
 use rustix::process::Signal;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -62,17 +61,11 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
     let mut output = std::io::stdout();
     writeln!(output, "ready").and_then(|()| output.flush()).context("cannot write to standard output")?;
     service::ready("serving");
-    let mut has_failed = false;
     runtime.block_on(async {
-        let mut failure = pin!(failure(relay.as_ref()));
         let mut ended = tokio::task::spawn_blocking(move || daemon.run());
         loop {
             tokio::select! {
                 result = &mut ended => return result,
-                () = &mut failure => {
-                    has_failed = true;
-                    break;
-                }
                 _ = term.recv() => break,
                 _ = int.recv() => break,
                 // The terminal was closed, or a reload is requested.
@@ -88,10 +81,6 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         handle.stop();
         ended.await
     })??;
-    if has_failed {
-        // systemd starts the daemon again until the device is there.
-        bail!("[wire] has ended, and the daemon with it: start it again when the device is there");
-    }
     if let Some(relay) = relay {
         // A second signal ends the connections over the device at once.
         relay.drain(DRAIN);
@@ -106,14 +95,6 @@ pub(crate) fn up(args: Args) -> anyhow::Result<ExitCode> {
         runtime.shutdown_background();
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Completes when the relay has ended by itself, for example because its device is gone.
-async fn failure(relay: Option<&Relay>) {
-    match relay {
-        Some(relay) => relay.ended().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Reads the file, and adds the devices of the command line.

@@ -106,7 +106,7 @@ impl Relay {
                 let ended = runtime.run(move |core| run(core, for_cores, started)).map(drop);
                 match &ended {
                     Ok(()) | Err(RunError::Deadline { .. }) => {}
-                    Err(error) => tracing::error!(%error, "the relay has ended: the kernel serves its ports"),
+                    Err(error) => tracing::error!(%error, "the relay has ended: the kernel serves its ports until the daemon is restarted"),
                 }
                 ended
             })
@@ -136,11 +136,6 @@ impl Relay {
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         self.shared.counters.clone()
-    }
-
-    /// Completes after it has ended. Without a drain that is a failure, and the log has its reason.
-    pub async fn ended(&self) {
-        self.handle.ended().await;
     }
 
     /// Waits until it has ended.
