@@ -287,12 +287,10 @@ impl Server {
             }
         }
         // Before another program gets such a slot: requests of this client, and its end, would be taken for that one's.
-        let has_freed_slot = |client: &Client| {
-            client.slot.is_some_and(|(device, slot)| self.shared[device].programs.slot(slot).index == 0)
-        };
-        let ended: Vec<u64> =
-            self.clients.iter().filter(|(_, client)| has_freed_slot(client)).map(|(id, _)| *id).collect();
-        ended.into_iter().for_each(|id| self.drop_client(id));
+        // The connection stays: at its end a program releases its ports, and they are free when it is answered.
+        for client in self.clients.values_mut() {
+            client.slot.take_if(|(device, slot)| self.shared[*device].programs.slot(*slot).index == 0);
+        }
     }
 
     /// Ends the leases of the slots whose programs have not proved them again.
@@ -366,6 +364,10 @@ impl Server {
                 device.map(|device| (Answer::Device(device), Vec::new())).ok_or_else(|| refused(libc::ENODEV))
             }
             (Request::Attach { name, queues, memory: config, rings, segments }, None) => {
+                if !client.proofs.is_empty() {
+                    // Proofs of a pair that has ended.
+                    return Err(refused(libc::EINVAL));
+                }
                 let memory = unused.pop().and_then(Arc::into_inner).ok_or_else(|| refused(libc::EINVAL))?;
                 if u64::from(config.chunks) * u64::from(config.chunk_size) > MEMORY_MAX {
                     return Err((libc::ENOMEM, format!("more than {} MiB of frames", MEMORY_MAX >> 20)));
@@ -382,8 +384,10 @@ impl Server {
                 self.lease(id, process, slot, unused.clone())?;
                 done
             }
-            (Request::Release { protocol, at }, Some((device, slot))) => {
-                self.shared[device].release(slot, protocol, at);
+            (Request::Release { protocol, at }, slot) => {
+                if let Some((device, slot)) = slot {
+                    self.shared[device].release(slot, protocol, at);
+                }
                 if let Some(client) = self.clients.get_mut(&id) {
                     unused.extend(client.proofs.remove(&(protocol, at)));
                     unused.extend(client.former.remove(&(protocol, at)));

@@ -127,7 +127,7 @@ fn lease_ends_with_its_last_proof() {
 /// A program's pair ends with its sockets, while it keeps its connection to the daemon. The next program
 /// gets the slot.
 #[test]
-fn connection_ends_with_its_pair() {
+fn former_client_of_a_slot_has_no_say_in_it() {
     let Some(lab) = Lab::up("freed") else { return };
     let daemon = lab.daemon();
     lab.host.enter(|| {
@@ -151,8 +151,7 @@ fn connection_ends_with_its_pair() {
                     protocol: fs_core::Protocol::Udp,
                     at: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT),
                 };
-                let _ended = wire::send(former.as_fd(), &release.encode(), &[]);
-                assert!(wire::receive(former.as_fd(), |fd| fd).unwrap().is_none(), "the daemon has answered");
+                assert_eq!(call(&former, &release, &[]).0, Answer::Done);
             }
             drop(former);
             // The daemon serves the connections of a user in turn.
