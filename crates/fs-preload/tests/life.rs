@@ -19,6 +19,13 @@ fn killed_unread() {
     common::same_with("life", "killed_unread", 1);
 }
 
+/// The connection that had a ring keeps it, and the other one gets none.
+#[test]
+fn vfork_watched() {
+    let counted = common::same("life", "vfork_watched");
+    assert_eq!((counted.promoted, counted.pins), (2, 0), "{counted:?}");
+}
+
 /// Calls that fail pin nothing.
 #[test]
 fn probes() {
