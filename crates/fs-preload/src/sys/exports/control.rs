@@ -9,7 +9,7 @@ use libc::{
 
 use crate::descriptor;
 use crate::socket::Socket;
-use crate::sys::errno::keeping_errno;
+use crate::sys::errno::{keeping_errno, set_errno};
 use crate::sys::kernel::SIOCATMARK;
 use crate::sys::{memory, real};
 
@@ -113,6 +113,12 @@ define! {
         if !is_harmless(level, name, value, length) {
             descriptor::leave_to_kernel(fd);
         }
+        if (level, name) == (IPPROTO_TCP, libc::TCP_ULP) && has_rest(fd) {
+            // The kernel's TLS would decrypt only what follows these bytes. The error is that of a host without the
+            // protocol's module, with which programs use TLS of their own.
+            set_errno(libc::ENOENT);
+            return -1;
+        }
         let no_time = is_no_time(level, name, value, length);
         if no_time {
             // Also before a promotion, because getsockopt(2) returns 0, as if calls waited forever.
@@ -185,6 +191,13 @@ fn controlled(fd: c_int, command: c_int, argument: usize, call: impl Fn() -> c_i
         _ => {}
     }
     result
+}
+
+/// Returns whether a socket that was left to the kernel still has unread bytes in its ring.
+fn has_rest(fd: c_int) -> bool {
+    let mut has_rest = false;
+    descriptor::with_socket(fd, |socket| has_rest = socket.has_ring(fd));
+    has_rest
 }
 
 /// Returns whether a receive or a send does not wait from now on: a negative time.
