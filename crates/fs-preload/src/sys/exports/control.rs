@@ -17,6 +17,9 @@ const FIONREAD: usize = libc::FIONREAD as usize;
 const FIONBIO: usize = libc::FIONBIO as usize;
 const FIOASYNC: usize = libc::FIOASYNC as usize;
 
+/// include/uapi/linux/tcp.h
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
 /// Options that affect neither the bytes nor when they arrive. Any other option makes the kernel
 /// the only carrier for good.
 const HARMLESS: &[(c_int, c_int)] = &[
@@ -141,6 +144,13 @@ define! {
         if (level, name) == (IPPROTO_TCP, libc::TCP_CORK) {
             keeping_errno(|| descriptor::with_socket(fd, |socket| socket.pair().kernel().tell_cork()));
         }
+        if (level, name) == (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
+            // Such a receive takes bytes from the kernel only, which the library would not count.
+            descriptor::leave_to_kernel(fd);
+            if has_rest(fd) && map_nothing(fd, value.cast(), length) {
+                return 0;
+            }
+        }
         let result = real::getsockopt(fd, level, name, value, length);
         if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_NODELAY) {
             descriptor::with_socket(fd, |socket| {
@@ -198,6 +208,33 @@ fn has_rest(fd: c_int) -> bool {
     let mut has_rest = false;
     descriptor::with_socket(fd, |socket| has_rest = socket.has_ring(fd));
     has_rest
+}
+
+/// TCP_ZEROCOPY_RECEIVE while the ring has unread bytes: maps nothing and names the bytes that recv(2) would return, as
+/// the kernel does for less than a page. Returns false if the kernel refuses the arguments.
+///
+/// # Safety
+/// Like getsockopt(2).
+unsafe fn map_nothing(fd: c_int, about: *mut u32, length: *const socklen_t) -> bool {
+    /// Where `struct tcp_zerocopy_receive` has these fields, in words: length, recv_skip_hint, inq, copybuf_len, msg_flags.
+    const FIELDS: [usize; 5] = [2, 3, 4, 8, 13];
+    if !memory::is_readable(length, size_of::<socklen_t>()) {
+        return false;
+    }
+    // SAFETY: readable.
+    let words = unsafe { length.read_unaligned() } as usize / size_of::<u32>();
+    let last = words.min(FIELDS[4] + 1).wrapping_sub(1);
+    if words <= FIELDS[0] || !memory::is_writable(about, 4) || !memory::is_writable(about.wrapping_add(last), 4) {
+        return false;
+    }
+    let mut unread = 0;
+    keeping_errno(|| descriptor::with_socket(fd, |socket| unread = socket.pair().unread().unwrap_or(0)));
+    let unread = u32::try_from(unread).unwrap_or(u32::MAX);
+    for (at, value) in FIELDS.into_iter().zip([0, unread, unread, 0, 0]).filter(|&(at, _)| at < words) {
+        // SAFETY: writable.
+        unsafe { about.add(at).write_unaligned(value) };
+    }
+    true
 }
 
 /// Returns whether a receive or a send does not wait from now on: a negative time.
