@@ -20,6 +20,12 @@ impl Maker {
         let mixed = others != Others::Ours;
         self.several = true;
         let mut sketches: Vec<Sketch> = vec![(self.held, self.six); ACTORS];
+        if !mixed && self.random.percent(25) {
+            // Promotes as programs of users do: not at the first byte, so steps come before it.
+            let calls = self.random.one(&[1, 2]);
+            self.push(Call::Calls, &[calls]);
+            self.push(Call::Exec, &[]);
+        }
         if mixed {
             self.push(Call::Fork, &[1]);
             self.actor = 1;
@@ -108,6 +114,9 @@ impl Maker {
                         self.drain_before_hand_over(slot);
                     }
                     self.push(Call::Exec, &[]);
+                }
+                22..24 if !self.blocking && self.random.percent(60) => {
+                    self.job();
                 }
                 22..24 => {
                     let slot = self.any();

@@ -200,9 +200,26 @@ impl Maker {
             self.epoll_set();
         }
         while self.steps.len() < length {
-            self.step(profile);
+            // A job takes as long as several programs.
+            if profile == "ring" && self.random.below(300) == 0 {
+                self.job();
+            } else {
+                self.step(profile);
+            }
         }
         Mode::Alone
+    }
+
+    /// Generates steps during which another program has a connection.
+    pub(crate) fn job(&mut self) {
+        let (slot, how) = (self.connection(), self.random.below(2) as i32);
+        // The program does not see unread ring bytes, so the connection would be reset.
+        self.drain_before_hand_over(slot);
+        self.push(Call::Job, &[slot as i32, how]);
+        for _ in 0..self.random.below(8) {
+            self.step("ring");
+        }
+        self.push(Call::JobEnd, &[]);
     }
 
     pub(crate) fn new_socket(&mut self, six: bool) -> usize {
@@ -289,7 +306,7 @@ impl Maker {
         let is_set = |step: &Step| matches!(step.call, Call::Bind | Call::SetOption) && step.args[0] == slot as i32;
         // Sockets that other processes, or this one's previous image, have connect through the
         // kernel.
-        let is_shared = |step: &Step| matches!(step.call, Call::Fork | Call::Spawn | Call::Exec);
+        let is_shared = |step: &Step| matches!(step.call, Call::Fork | Call::Spawn | Call::Job | Call::Exec);
         let carrier = match () {
             () if self.plain.contains(&self.actor) => Carrier::Kernel,
             () if later.iter().any(|step| is_set(step) || is_shared(step)) => Carrier::Unknown,

@@ -1,7 +1,7 @@
 //! Executes one step as a call, and formats its result.
 
 use crate::program::{Call, Step};
-use crate::sys::{bytes, calls, descriptors, names, options, process, ready, storm, traffic};
+use crate::sys::{bytes, calls, descriptors, job, names, options, process, ready, storm, traffic};
 
 /// Makes the step's call. Steps that start or end actors are handled elsewhere.
 pub fn perform(number: usize, step: &Step) -> String {
@@ -63,6 +63,8 @@ pub fn perform(number: usize, step: &Step) -> String {
             "ok".into()
         }
         Call::Spawn => process::spawn(&["fs-differ".into(), "probe".into(), "--".into(), slot(0).to_string()]),
+        Call::Job => job::begin(slot(0), arg(1) == 0),
+        Call::JobEnd => job::end(),
         Call::React => storm::set_reaction(arg(0), arg(1), arg(2)),
         Call::Timer => storm::start(arg(0), arg(1), arg(2)),
         Call::StopTimer => storm::stop(),

@@ -49,6 +49,9 @@ enum Command {
     /// Reports by the exit status whether a descriptor is writable.
     #[command(hide = true)]
     Probe { descriptor: i32 },
+    /// Sends a byte by standard output as soon as standard input has one.
+    #[command(hide = true)]
+    Job,
 }
 
 #[derive(Debug, clap::Args)]
@@ -287,6 +290,10 @@ fn main() -> ExitCode {
         }
         Command::Probe { descriptor } => {
             return ExitCode::from(fs_differ::interpret::probe(descriptor) as u8);
+        }
+        Command::Job => {
+            let result = if fs_differ::sys::job::await_go() { fs_differ::interpret::probe(1) } else { 255 };
+            return ExitCode::from(result as u8);
         }
         Command::Show { seed, profile } => {
             use std::io::Write;

@@ -96,6 +96,8 @@ calls! {
     Exec "exec" (),
     ExecPlain "exec_plain" (),
     Spawn "spawn" (Slot),
+    Job "job" (Slot, One(JOB)),
+    JobEnd "job_end" (),
     Exit "exit" (),
     Signal "signal" (Actor, One(SIGNAL)),
     Handler "handler" (One(SIGNAL), One(HANDLER)),

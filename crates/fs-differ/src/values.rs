@@ -157,6 +157,9 @@ pub const WAY: &[Named] = &[
 /// Ways in which a step waits for a signal that only the call's mask permits.
 pub const DOZE: &[Named] = &[("ppoll", 6), ("pselect", 7), ("epoll_pwait", 8)];
 
+/// How a program is started whose standard output is a connection.
+pub const JOB: &[Named] = &[("vfork", 0), ("posix_spawn", 1)];
+
 /// The process that reads an accepted connection: the acceptor, or a child forked for it.
 pub const READER: &[Named] = &[("itself", 0), ("child", 1)];
 

@@ -12,4 +12,4 @@ macro_rules! cases {
     };
 }
 
-cases! { pingpong, bulk, vector, flags, queue, modes, fault, file, raw, cork, many, all, timeout, limit, mark, names, option, tube, download, upload, }
+cases! { pingpong, bulk, vector, flags, queue, modes, fault, file, raw, cork, many, all, timeout, limit, mark, names, option, tube, unmapped, download, upload, }

@@ -19,6 +19,13 @@ fn killed_unread() {
     common::same_with("life", "killed_unread", 1);
 }
 
+/// The connection that had a ring keeps it, and the other one gets none.
+#[test]
+fn vfork_watched() {
+    let counted = common::same("life", "vfork_watched");
+    assert_eq!((counted.promoted, counted.pins), (2, 0), "{counted:?}");
+}
+
 /// Calls that fail pin nothing.
 #[test]
 fn probes() {
@@ -48,5 +55,5 @@ macro_rules! cases {
 cases! {
     half_close, close, unread, pipe, dup, fork_used, fork_raw, fork_idle, fork_left, fork_storm, exec, vfork, exec_other, scm, signal, cancel, threads,
     urgent, cork, cork_exec, stream, number, reused, option, print, print_back, standard, splice,
-    execl, uring, uring_rest, submit, confined_prctl, confined_syscall, space,
+    execl, uring, uring_rest, ulp_rest, submit, confined_prctl, confined_syscall, space,
 }

@@ -5,6 +5,7 @@ pub mod bytes;
 pub mod calls;
 pub mod descriptors;
 pub mod foreign;
+pub mod job;
 pub mod names;
 pub mod options;
 pub mod process;

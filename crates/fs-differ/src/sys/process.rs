@@ -220,11 +220,11 @@ pub fn kept_text(file: i32) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn strings(words: &[String]) -> Vec<std::ffi::CString> {
+pub(super) fn strings(words: &[String]) -> Vec<std::ffi::CString> {
     words.iter().filter_map(|word| std::ffi::CString::new(word.as_str()).ok()).collect()
 }
 
-fn pointers(words: &[std::ffi::CString]) -> Vec<*const libc::c_char> {
+pub(super) fn pointers(words: &[std::ffi::CString]) -> Vec<*const libc::c_char> {
     words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
@@ -252,27 +252,42 @@ pub fn exec(words: &[String]) -> String {
 
 /// posix_spawn(3) of this program. Returns how it ended.
 pub fn spawn(words: &[String]) -> String {
+    match posix_spawn(words, None) {
+        Ok(pid) => ended(pid),
+        Err(error) => super::calls::errno_name(error),
+    }
+}
+
+/// posix_spawn(3) of this program, with these standard input and output.
+pub(super) fn posix_spawn(words: &[String], streams: Option<[i32; 2]>) -> Result<i32, i32> {
     unsafe extern "C" {
         static environ: *const *mut libc::c_char;
     }
     let words = strings(words);
     let pointers = pointers(&words);
     let mut pid = 0;
-    // SAFETY: zero-terminated path and arguments, null-terminated lists, no actions and no
-    // attributes.
+    let mut actions = std::mem::MaybeUninit::<libc::posix_spawn_file_actions_t>::uninit();
+    let actions = actions.as_mut_ptr();
+    // SAFETY: room for actions, which are made before they are used; zero-terminated path and arguments,
+    // null-terminated lists, and no attributes.
     let error = unsafe {
-        libc::posix_spawn(
-            &raw mut pid,
-            c"/proc/self/exe".as_ptr(),
-            std::ptr::null(),
-            std::ptr::null(),
-            pointers.as_ptr().cast(),
-            environ,
-        )
+        libc::posix_spawn_file_actions_init(actions);
+        let mut error = 0;
+        for (new, old) in streams.into_iter().flatten().enumerate() {
+            error |= libc::posix_spawn_file_actions_adddup2(actions, old, new as i32);
+        }
+        if error == 0 {
+            let path = c"/proc/self/exe".as_ptr();
+            error = libc::posix_spawn(&raw mut pid, path, actions, std::ptr::null(), pointers.as_ptr().cast(), environ);
+        }
+        libc::posix_spawn_file_actions_destroy(actions);
+        error
     };
-    if error != 0 {
-        return super::calls::errno_name(error);
-    }
+    if error == 0 { Ok(pid) } else { Err(error) }
+}
+
+/// Waits for a child's end. Returns how it ended.
+pub(super) fn ended(pid: i32) -> String {
     let mut status = 0;
     // SAFETY: room for a status.
     while unsafe { libc::waitpid(pid, &raw mut status, 0) } == -1 {

@@ -126,18 +126,7 @@ pub(crate) extern "C" fn in_child() {
 
 /// Other ways to fork, which call no handler. Counts as `before_fork` does.
 pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
-    process::count_fork();
-    around_vfork(|| {
-        process::count_fork();
-        fork()
-    })
-}
-
-/// A fork whose child only calls exec(2). Descriptors without close-on-exec were left to the
-/// kernel, and the others keep one holder.
-pub(crate) fn around_vfork(fork: impl FnOnce() -> c_int) -> c_int {
-    set::tell_all();
-    lock();
+    before_fork();
     let pid = fork();
     if pid == 0 {
         in_child();

@@ -327,11 +327,26 @@ static void option_server(struct end *e) {
     close(e->fd); close(l); e->fd = old; meet(e);
 }
 
+// A receive without a copy (TCP_ZEROCOPY_RECEIVE) of less than a page says how many bytes recv(2) would return.
+// Its beginning, as far as it says something; <linux/tcp.h> does not go with <netinet/tcp.h>.
+struct unmapped { uint64_t address; uint32_t length, recv_skip_hint, inq; int32_t err; };
+static void unmapped_receive(struct end *e) {
+    rounds(e, 100, 0); meet(e); void *at = mmap(0, 1 << 16, PROT_READ, MAP_SHARED, e->fd, 0); CHECK(at != MAP_FAILED);
+    for (int i = 0; i < 2; i++) {
+        struct unmapped how = {.address = (uintptr_t)at, .length = 1 << 16}; socklen_t n = i ? 16 : sizeof how;
+        CHECK(getsockopt(e->fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &how, &n) == 0);
+        printf("%u mapped, %u to be received, %d unread, error %d\n", how.length, how.recv_skip_hint, how.inq, how.err);
+    }
+    get(e, 100); meet(e); rounds(e, 100, 0); meet(e);
+}
+static void unmapped_send(struct end *e) { rounds(e, 100, 0); put(e, 100); meet(e); meet(e); rounds(e, 100, 0); meet(e); }
+
 struct scenario scenarios[] = {
     {"pingpong", pingpong, pingpong}, {"bulk", bulk_receive, bulk_send}, {"vector", vector_receive, vector_send}, {"flags", flags_receive, flags_send},
     {"queue", queue_receive, queue_send}, {"modes", modes_receive, modes_send}, {"fault", fault_receive, fault_send}, {"file", file_receive, file_send},
     {"raw", raw_calls, raw_calls}, {"cork", cork_receive, cork_send}, {"many", many_receive, many_send}, {"nothing", nothing, nothing},
     {"all", all_receive, all_send}, {"timeout", timeout_receive, timeout_send}, {"limit", limit_receive, limit_send}, {"mark", mark_receive, mark_send}, {"names", names_receive, names_send}, {"option", option_server, option_client}, {"tube", tube_receive, tube_send},
+    {"unmapped", unmapped_receive, unmapped_send},
     {"download", stream_send, stream_receive, 1}, {"upload", stream_receive, stream_send, 1}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -52,25 +52,45 @@ static void fork_used_by(struct end *e, pid_t (*make)(void)) {
     rounds(e, 300, 0); meet(e);
 }
 static void fork_used(struct end *e) { fork_used_by(e, fork); }
+// Makes a second connection, which has no ring yet.
+static struct end second(struct end *e) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}; socklen_t n = sizeof a; struct end o = {.meet = e->meet, .role = e->role};
+    if (*e->role == 's') {
+        int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK(bind(l, (void *)&a, n) == 0 && listen(l, 5) == 0 && getsockname(l, (void *)&a, &n) == 0 && write(e->meet, &a, n) == n);
+        o.fd = accept4(l, 0, 0, SOCK_CLOEXEC); close(l);
+    } else {
+        CHECK(read(e->meet, &a, n) == n); o.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); CHECK(connect(o.fd, (void *)&a, n) == 0);
+    }
+    CHECK(o.fd >= 0); return o;
+}
 // A raw fork comes while the connection has no ring, and parent and child then use it in turns: it gets none.
 static void fork_raw(struct end *e) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}; socklen_t n = sizeof a;
+    struct end o = second(e);
     if (*e->role == 's') {
-        int l = socket(AF_INET, SOCK_STREAM, 0), turn[2]; char c = 0;
-        CHECK(bind(l, (void *)&a, n) == 0 && listen(l, 5) == 0 && getsockname(l, (void *)&a, &n) == 0 && write(e->meet, &a, n) == n);
-        struct end o = {.meet = e->meet, .role = e->role}; o.fd = accept4(l, 0, 0, SOCK_CLOEXEC); CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, turn) == 0);
+        int turn[2]; CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, turn) == 0);
         rounds(&o, 2, 0); fflush(stdout); pid_t p = fork_by_number(); int other = turn[!p];
         for (int i = 0; i < 200; i++) {
             if (p) rounds(&o, 8, i % 20 ? 0 : 500); else { CHECK(read(other, &o, sizeof o) == sizeof o); rounds(&o, 8, 0); CHECK(write(other, &o, sizeof o) == sizeof o); continue; }
             CHECK(write(other, &o, sizeof o) == sizeof o && read(other, &o, sizeof o) == sizeof o);
         }
         if (!p) _exit(0);
-        int st; CHECK(waitpid(p, &st, 0) == p && st == 0); close(o.fd);
+        int st; CHECK(waitpid(p, &st, 0) == p && st == 0);
+    } else { rounds(&o, 2 + 16 * 200, 20); }
+    close(o.fd); rounds(e, 100, 0); meet(e);
+}
+// A program that vfork has started on the connection writes, and then its parent, after wait(2). The connection has no ring at the vfork, and gets none.
+static void vfork_watched(struct end *e) {
+    struct end o = second(e); char b[16];
+    if (*e->role == 's') {
+        int go[2]; CHECK(pipe2(go, O_CLOEXEC) == 0); rounds(&o, 2, 0); fflush(stdout); pid_t p = vfork();
+        if (!p) { dup2(go[0], 0); dup2(o.fd, 1); execl("/bin/sh", "sh", "-c", "read go; echo result", (char *)0); _exit(9); }
+        rounds(&o, 60, 500); rounds(&o, 1000, 0); meet(e); CHECK(write(go[1], "go\n", 3) == 3);
+        int st; CHECK(waitpid(p, &st, 0) == p && st == 0 && send(o.fd, "trailer\n", 8, 0) == 8); meet(e);
     } else {
-        CHECK(read(e->meet, &a, n) == n); struct end o = {.meet = e->meet, .role = e->role}; o.fd = socket(AF_INET, SOCK_STREAM, 0);
-        CHECK(connect(o.fd, (void *)&a, n) == 0); rounds(&o, 2 + 16 * 200, 20); close(o.fd);
+        rounds(&o, 60, 500); rounds(&o, 1002, 0); meet(e); meet(e); CHECK(recv(o.fd, b, 15, MSG_WAITALL) == 15); b[15] = 0; printf("%s", b);
     }
-    rounds(e, 100, 0); meet(e);
+    close(o.fd); rounds(e, 100, 0); meet(e);
 }
 // A child that only holds its inherited sockets, and one that closes them.
 static void fork_idle(struct end *e) {
@@ -155,6 +175,14 @@ static ssize_t receive_by_uring(struct end *e, void *data, unsigned len) {
 }
 static void uring_rest(struct end *e) { unsigned char b[64]; rounds(e, 100, 0); meet(e); ssize_t r = receive_by_uring(e, b, 64); printf("%zd bytes\n", r); match(e, b, 5); meet(e); }
 static void uring_put(struct end *e) { rounds(e, 100, 0); put(e, 5); meet(e); meet(e); }
+// A protocol in the kernel (TLS) would not see the ring's unread bytes, so it is refused as on a host without its module. The kernel refuses this
+// one to programs, by another error.
+static void ulp_get(struct end *e) {
+    rounds(e, 100, 0); meet(e); errno = 0; CHECK(setsockopt(e->fd, IPPROTO_TCP, TCP_ULP, "mptcp", 6) == -1 && (errno == ENOENT || !getenv("LD_PRELOAD")));
+    get(e, 5); CHECK(setsockopt(e->fd, IPPROTO_TCP, TCP_ULP, "mptcp", 6) == -1); printf("%s\n", strerror(errno));
+    rounds(e, 100, 0); meet(e);
+}
+static void ulp_put(struct end *e) { rounds(e, 100, 0); put(e, 5); meet(e); rounds(e, 100, 0); meet(e); }
 static void vfork_give(struct end *e) {
     fflush(stdout); int other = open("/dev/null", O_RDONLY); pid_t p = vfork();
     if (!p) { dup2(e->fd, 0); dup2(e->fd, 1); close(e->fd); close(other); execlp("cat", "cat", (char *)0); _exit(9); }
@@ -444,10 +472,10 @@ static void space_few(struct end *e) { for (int i = 0; i < 8; i++) rounds(e, 10,
 
 struct scenario scenarios[] = {
     {"half_close", half_close_receive, half_close_send}, {"close", close_receive, close_send}, {"unread", unread_receive, unread_send}, {"pipe", pipe_receive, pipe_send},
-    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
+    {"dup", dup_both, dup_both}, {"fork_used", fork_used, fork_used}, {"fork_raw", fork_raw, fork_raw}, {"vfork_watched", vfork_watched, vfork_watched}, {"fork_idle", fork_idle, fork_idle}, {"fork_left", fork_left, fork_left}, {"fork_storm", fork_storm, fork_storm}, {"fork_born", fork_born, fork_born}, {"exec", exec_give, exec_talk},
     {"vfork", vfork_give, exec_talk}, {"execl", execl_give, exec_talk}, {"uring", uring_both, uring_both}, {"exec_other", exec_other, exec_other}, {"scm", scm_give, scm_talk}, {"killed", killed_wait, killed_die}, {"killed_unread", killed_unread_wait, killed_unread_die}, {"signal", signal_wait, signal_send},
     {"cancel", cancel_wait, cancel_send}, {"threads", threads_both, threads_both}, {"urgent", urgent_receive, urgent_send}, {"cork", cork_server, cork_client}, {"cork_exec", cork_echo, cork_exec}, {"stream", stream_both, stream_both},
     {"number", number_both, number_both}, {"reused", reused_server, reused_client}, {"print", print_get, print_put}, {"print_back", print_put, print_get}, {"standard", stdin_get, stdin_put}, {"option", socket_option, socket_option}, {"jump", jump_receive, jump_send},
-    {"submit", submit_get, submit_put}, {"uring_rest", uring_rest, uring_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {"space", space_many, space_few}, {0},
+    {"submit", submit_get, submit_put}, {"uring_rest", uring_rest, uring_put}, {"ulp_rest", ulp_get, ulp_put}, {"probes", failing_probes, failing_probes}, {"failing", failing_get, failing_put}, {"splice", splice_get, failing_put}, {"confined_prctl", confined_talk, confined_prctl}, {"confined_syscall", confined_talk, confined_syscall}, {"space", space_many, space_few}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

@@ -10,14 +10,16 @@ use libc::{
 
 use crate::sys::errno::{errno, keeping_errno};
 use crate::sys::real::{self, Entry};
-use crate::sys::start::{around_fork, around_vfork, in_child as begin_child};
+use crate::sys::start::{around_fork, in_child as begin_child};
 use crate::{confined, descriptor};
 
 define! {
     /// vfork(2), made a fork: a child in its parent's memory would close the parent's sockets in the library's table.
+    /// It counts as one too: before its exec, the child may duplicate any descriptor to a standard stream. Descriptors
+    /// without close-on-exec are left to the kernel now: the parent of a fork does not wait for the exec.
     fn vfork() -> pid_t = {
         descriptor::before_spawn();
-        around_vfork(|| real::_Fork())
+        _Fork()
     };
     /// The C library's other name.
     fn __vfork() -> pid_t = vfork();

@@ -9,13 +9,16 @@ use libc::{
 
 use crate::descriptor;
 use crate::socket::Socket;
-use crate::sys::errno::keeping_errno;
+use crate::sys::errno::{keeping_errno, set_errno};
 use crate::sys::kernel::SIOCATMARK;
 use crate::sys::{memory, real};
 
 const FIONREAD: usize = libc::FIONREAD as usize;
 const FIONBIO: usize = libc::FIONBIO as usize;
 const FIOASYNC: usize = libc::FIOASYNC as usize;
+
+/// include/uapi/linux/tcp.h
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
 /// Options that affect neither the bytes nor when they arrive. Any other option makes the kernel
 /// the only carrier for good.
@@ -113,6 +116,12 @@ define! {
         if !is_harmless(level, name, value, length) {
             descriptor::leave_to_kernel(fd);
         }
+        if (level, name) == (IPPROTO_TCP, libc::TCP_ULP) && has_rest(fd) {
+            // The kernel's TLS would decrypt only what follows these bytes. The error is that of a host without the
+            // protocol's module, with which programs use TLS of their own.
+            set_errno(libc::ENOENT);
+            return -1;
+        }
         let no_time = is_no_time(level, name, value, length);
         if no_time {
             // Also before a promotion, because getsockopt(2) returns 0, as if calls waited forever.
@@ -134,6 +143,13 @@ define! {
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int = {
         if (level, name) == (IPPROTO_TCP, libc::TCP_CORK) {
             keeping_errno(|| descriptor::with_socket(fd, |socket| socket.pair().kernel().tell_cork()));
+        }
+        if (level, name) == (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
+            // Such a receive takes bytes from the kernel only, which the library would not count.
+            descriptor::leave_to_kernel(fd);
+            if has_rest(fd) && map_nothing(fd, value.cast(), length) {
+                return 0;
+            }
         }
         let result = real::getsockopt(fd, level, name, value, length);
         if result == 0 && (level, name) == (IPPROTO_TCP, libc::TCP_NODELAY) {
@@ -185,6 +201,40 @@ fn controlled(fd: c_int, command: c_int, argument: usize, call: impl Fn() -> c_i
         _ => {}
     }
     result
+}
+
+/// Returns whether a socket that was left to the kernel still has unread bytes in its ring.
+fn has_rest(fd: c_int) -> bool {
+    let mut has_rest = false;
+    descriptor::with_socket(fd, |socket| has_rest = socket.has_ring(fd));
+    has_rest
+}
+
+/// TCP_ZEROCOPY_RECEIVE while the ring has unread bytes: maps nothing and names the bytes that recv(2) would return, as
+/// the kernel does for less than a page. Returns false if the kernel refuses the arguments.
+///
+/// # Safety
+/// Like getsockopt(2).
+unsafe fn map_nothing(fd: c_int, about: *mut u32, length: *const socklen_t) -> bool {
+    /// Where `struct tcp_zerocopy_receive` has these fields, in words: length, recv_skip_hint, inq, copybuf_len, msg_flags.
+    const FIELDS: [usize; 5] = [2, 3, 4, 8, 13];
+    if !memory::is_readable(length, size_of::<socklen_t>()) {
+        return false;
+    }
+    // SAFETY: readable.
+    let words = unsafe { length.read_unaligned() } as usize / size_of::<u32>();
+    let last = words.min(FIELDS[4] + 1).wrapping_sub(1);
+    if words <= FIELDS[0] || !memory::is_writable(about, 4) || !memory::is_writable(about.wrapping_add(last), 4) {
+        return false;
+    }
+    let mut unread = 0;
+    keeping_errno(|| descriptor::with_socket(fd, |socket| unread = socket.pair().unread().unwrap_or(0)));
+    let unread = u32::try_from(unread).unwrap_or(u32::MAX);
+    for (at, value) in FIELDS.into_iter().zip([0, unread, unread, 0, 0]).filter(|&(at, _)| at < words) {
+        // SAFETY: writable.
+        unsafe { about.add(at).write_unaligned(value) };
+    }
+    true
 }
 
 /// Returns whether a receive or a send does not wait from now on: a negative time.
