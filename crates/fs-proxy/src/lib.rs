@@ -131,6 +131,7 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let count = args.stack.cores.0.len();
     let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
     let stats = Arc::new(stats::Stats::new(&config, count, None));
+    stats.keep_weights(&inherited.weights);
     let (log, logs) = (config.access_log.as_deref().map(access_log::Writer::start).transpose()?, Logs::default());
     let metrics = config.metrics.map(|address| metrics::bind(address, &inherited)).transpose()?;
     if let Some(bound) = &metrics {

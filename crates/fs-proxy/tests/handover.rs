@@ -7,7 +7,7 @@ mod load;
 
 use common::*;
 use fs_stacks::sys::send_signal;
-use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
+use fs_stacks::testing::{PATIENCE, Program, Signal, eventually, output};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -278,6 +278,43 @@ fn successor_uses_the_configuration_of_its_start() {
     ask_kept(free, &mut None).unwrap();
     assert!(family.proxy.program.wait().success());
     eventually("the second listener is closed", || TcpStream::connect(addrs[1]).is_err());
+}
+
+/// A package upgrade replaces the process: a server that was drained for work on it stays drained.
+#[test]
+fn successor_keeps_the_weights_that_were_set() {
+    let [one, two] = ["one", "two"].map(|name| http_backend(move |_| ok(name)));
+    let admin = temp_path("admin.sock");
+    let text = format!(
+        "admin = {admin:?}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"my site\"\n\
+         [[upstream]]\nname = \"my site\"\nservers = [\"{one}\", \"{two}\"]\n"
+    );
+    let mut family = Family::start(&text);
+    let ask = |words: &[&str]| {
+        let said = output(EXE, &[&["admin", "--socket", admin.to_str().unwrap()], words].concat());
+        String::from_utf8(said.stdout).unwrap()
+    };
+    eventually("the socket is there", || ask(&["status"]).contains("my site"));
+    assert_eq!(ask(&["drain", "my site", &one.to_string()]), "weight 0\n");
+    let status = |family: &Family, expected: &str| {
+        let pid = family.processes.last().unwrap();
+        eventually("the successor answers", || {
+            let log = family.proxy.program.log();
+            log.contains(&format!("process {pid} serves")) && ask(&["status", "--json"]).contains(expected)
+        });
+    };
+    family.succeed();
+    assert!(family.proxy.program.wait().success());
+    status(&family, "\"weight\":0,\"configured_weight\":1");
+    for _ in 0..6 {
+        assert_eq!(body_of(&family.proxy.get("/")), "two");
+    }
+    // A file with another weight decides.
+    let other = text.replace(&format!("\"{one}\""), &format!("{{ address = \"{one}\", weight = 2 }}"));
+    std::fs::write(&family.proxy.config, other).unwrap();
+    family.succeed();
+    status(&family, "\"weight\":2,\"configured_weight\":2");
+    std::fs::remove_file(admin).unwrap();
 }
 
 /// A reload whose file is still read when a successor takes over is given up.
