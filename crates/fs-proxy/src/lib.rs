@@ -116,6 +116,9 @@ pub fn run() -> ExitCode {
 }
 
 fn serve(mut args: Args) -> anyhow::Result<()> {
+    // First, because a rotation of the log signals all processes of the unit: SIGUSR1 must end no successor that starts,
+    // and no check of a file. Later signals may follow the first output at once.
+    let (channel, orders) = reload::Channel::open()?;
     let file = args.config.take().or(args.file.take()).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
     config.check_stack(&file, args.stack.stack)?;
@@ -141,9 +144,6 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
     let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
-    // Created before the cores, because a signal may follow their first output at once.
-    let (channel, orders) = reload::Channel::open()?;
-
     let successor = handover::Starting::default();
     let (first, starting) = (current.clone(), successor.clone());
     let start =

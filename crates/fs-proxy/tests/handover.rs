@@ -280,6 +280,23 @@ fn successor_uses_the_configuration_of_its_start() {
     eventually("the second listener is closed", || TcpStream::connect(addrs[1]).is_err());
 }
 
+/// A rotation of the log signals all processes of the unit. It may come while a successor starts, or while a file is checked.
+#[test]
+fn log_rotation_ends_no_process_that_starts() {
+    for check in [&["--check"][..], &[]] {
+        let file = temp_path("toml");
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let mut starting = std::process::Command::new(EXE).arg("--config").arg(&file).args(check).spawn().unwrap();
+        // Blocks until the process opens the file.
+        let mut writing = OpenOptions::new().write(true).open(&file).unwrap();
+        send_signal(starting.id(), Signal::User1).unwrap();
+        writing.write_all(b"no_such_key = 1").unwrap();
+        drop(writing);
+        assert_eq!(starting.wait().unwrap().code(), Some(78), "{check:?}");
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
 /// A package upgrade replaces the process: a server that was drained for work on it stays drained.
 #[test]
 fn successor_keeps_the_weights_that_were_set() {
