@@ -280,6 +280,35 @@ fn successor_uses_the_configuration_of_its_start() {
     eventually("the second listener is closed", || TcpStream::connect(addrs[1]).is_err());
 }
 
+/// A rotation of the log signals both processes: the one before writes a line at the end of each of its connections.
+#[test]
+fn rotated_log_is_left_by_both_processes() {
+    let log = temp_path("access.log");
+    let mut family = Family::start(&format!("access_log = {log:?}\n{}", config(server(Arc::default()))));
+    let mut tunnel = None;
+    ask_kept(family.proxy.program.addrs[1], &mut tunnel).unwrap();
+    family.succeed();
+    let rotated = log.with_extension("log.1");
+    std::fs::rename(&log, &rotated).unwrap();
+    for process in &family.processes {
+        send_signal(*process, Signal::User1).unwrap();
+    }
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    eventually("the file is opened again", || log.exists());
+    let old = |process: &u32| {
+        let opened = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+        opened.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|path| path == rotated)
+    };
+    eventually("no process has the old file", || !family.processes.iter().any(old));
+    drop(tunnel);
+    assert!(family.proxy.program.wait().success(), "it ends with its last connection");
+    ask_kept(family.proxy.program.addrs[0], &mut None).unwrap();
+    eventually("both have written", || lines().lines().count() == 2);
+    assert_eq!(std::fs::read_to_string(&rotated).unwrap(), "");
+    std::fs::remove_file(log).unwrap();
+    std::fs::remove_file(rotated).unwrap();
+}
+
 /// A rotation of the log signals all processes of the unit. It may come while a successor starts, or while a file is checked.
 #[test]
 fn log_rotation_ends_no_process_that_starts() {
