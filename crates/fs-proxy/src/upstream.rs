@@ -76,7 +76,7 @@ pub(crate) enum Pick {
     Used(Use),
     /// All usable servers have reached their limit of requests or connections.
     Busy,
-    /// No server is healthy.
+    /// No server is healthy and has a weight.
     Nobody,
 }
 
