@@ -12,7 +12,9 @@ Reads the configuration again. If it has an error, the old one stays in use, and
 reason.
 .TP
 .B SIGUSR1
-Opens the access log again.
+Opens the access log again. After SIGUSR2 the process before has the log open too, until it ends. Under systemd,
+.B systemctl kill \-\-signal=SIGUSR1 fs\-proxy
+signals both.
 .TP
 .B SIGUSR2
 Starts the program again and gives the new process the listening sockets. No connection is refused.
@@ -35,6 +37,10 @@ Accepts no more connections. Open connections have
 The configuration of
 .IR fs\-proxy.service ,
 which is neither enabled nor started by the package.
+.TP
+.I /etc/logrotate.d/fs\-proxy
+The rotation of
+.IR /var/log/fs\-proxy/*.log .
 .TP
 .I /usr/share/doc/fastsock\-proxy/PROXY.md
 The guide.

@@ -118,8 +118,9 @@ fn answer(stream: UnixStream, stats: &Shown) -> std::io::Result<()> {
     stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
     BufReader::new(Read::take(&stream, LINE_MAX)).read_line(&mut line)?;
-    let stats = stats.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let text = match command(&line, &stats) {
+    // Locked until a weight is set, so that a reload at this moment does not lose it.
+    let result = command(&line, &stats.read().unwrap_or_else(PoisonError::into_inner));
+    let text = match result {
         Ok(text) => text,
         Err(error) => format!("error: {error:#}"),
     };

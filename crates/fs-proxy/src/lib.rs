@@ -120,6 +120,9 @@ pub fn run() -> ExitCode {
 }
 
 fn serve(mut args: Args) -> anyhow::Result<()> {
+    // First, because a rotation of the log signals all processes of the unit: SIGUSR1 must end no successor that starts,
+    // and no check of a file. Later signals may follow the first output at once.
+    let (channel, orders) = reload::Channel::open()?;
     let file = args.config.take().or(args.file.take()).context("no configuration file")?;
     let config = Arc::new(Config::load(&file)?);
     config.check_stack(&file, args.stack.stack)?;
@@ -135,6 +138,7 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let count = args.stack.cores.0.len();
     let budget = clients::connections(args.stack.stack, count, files, args.stack.max_connections());
     let stats = Arc::new(stats::Stats::new(&config, count, None));
+    stats.keep_weights(&inherited.weights);
     let (log, logs) = (config.access_log.as_deref().map(access_log::Writer::start).transpose()?, Logs::default());
     let metrics = config.metrics.map(|address| metrics::bind(address, &inherited)).transpose()?;
     if let Some(bound) = &metrics {
@@ -144,9 +148,6 @@ fn serve(mut args: Args) -> anyhow::Result<()> {
     let sender = log.as_ref().map(access_log::Writer::sender);
     logs.add(log);
     let current = Arc::new(Generation { number: 0, config, stats: stats.clone(), log: sender });
-    // Created before the cores, because a signal may follow their first output at once.
-    let (channel, orders) = reload::Channel::open()?;
-
     let successor = handover::Starting::default();
     let (first, starting) = (current.clone(), successor.clone());
     let start =

@@ -38,6 +38,14 @@ const CONNECTIONS: usize = 16;
 /// The published counters, of the current configuration.
 pub(crate) type Shown = Arc<RwLock<Arc<Stats>>>;
 
+/// Publishes the counters of another configuration. Keeps the weights that were set since it was prepared; none is set
+/// while this holds the lock.
+pub(crate) fn show(shown: &Shown, stats: Arc<Stats>) {
+    let mut shown = shown.write().unwrap_or_else(PoisonError::into_inner);
+    stats.keep_weights(&shown.other_weights());
+    *shown = stats;
+}
+
 /// Publishes the metrics while a configuration enables them.
 pub(crate) struct Metrics {
     shown: Shown,
@@ -108,7 +116,7 @@ impl Metrics {
     }
 
     pub(crate) fn switch(&mut self, place: EndpointChange, stats: Arc<Stats>) {
-        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = stats;
+        show(&self.shown, stats);
         if let EndpointChange::Other(endpoint) = place {
             self.endpoint = endpoint;
         }

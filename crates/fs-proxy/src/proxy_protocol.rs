@@ -17,6 +17,8 @@ const V1_LENGTH_MAX: usize = 107;
 /// The start of a header.
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// Behind the start: version 2, a connection of the proxy itself.
+const V2_LOCAL: u8 = 0x20;
 
 /// Reads the header at the start of a connection, and nothing after it. Returns the client's
 /// address, or `None` if the proxy in front speaks for itself (its health check).
@@ -79,6 +81,10 @@ fn parse(bytes: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
         Ok(length) => length,
         Err(error) => return Some(Err(error)),
     };
+    if bytes.starts_with(V2) && bytes[V2.len()] == V2_LOCAL {
+        // The specification, 2.2: the family and the rest of the header are ignored.
+        return Some(Ok((None, length)));
+    }
     Some(match HeaderResult::parse(&bytes[..length]) {
         HeaderResult::V1(Ok(header)) => {
             let client = match header.addresses {
@@ -90,7 +96,6 @@ fn parse(bytes: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
         }
         HeaderResult::V2(Ok(header)) => {
             let client = match header.addresses {
-                _ if header.command == v2::Command::Local => None,
                 v2::Addresses::IPv4(of) => Some((of.source_address, of.source_port).into()),
                 v2::Addresses::IPv6(of) => Some((of.source_address, of.source_port).into()),
                 v2::Addresses::Unix(_) | v2::Addresses::Unspecified => None,
@@ -160,6 +165,20 @@ mod tests {
         assert_eq!(header(ProxyVersion::V1, Some(mixed)), b"PROXY TCP6 2001:db8::1 ::ffff:10.0.0.1 5 80\r\n");
         let mixed = header(ProxyVersion::V2, Some((addr("192.0.2.1:5"), addr("[::1]:80"))));
         assert_eq!(parse(&mixed).unwrap().unwrap().0, Some(addr("[::ffff:192.0.2.1]:5")));
+    }
+
+    /// A health check by the proxy in front may name any family, with or without addresses.
+    #[test]
+    fn family_of_a_connection_of_the_proxy_in_front_is_ignored() {
+        for rest in [&b"\x20\0\0\0"[..], b"\x20\x11\0\0", b"\x20\x21\0\x03abc", b"\x20\xf1\0\x03abc"] {
+            let bytes = [V2, rest].concat();
+            assert_eq!(parse(&[&bytes[..], b"after"].concat()).unwrap().unwrap(), (None, bytes.len()), "{rest:?}");
+            assert!(parse(&bytes[..bytes.len() - 1]).is_none());
+        }
+        // Another command, and a client without an address.
+        for wrong in [&b"\x22\x11\0\0"[..], b"\x21\x11\0\0", b"\x10\x11\0\0"] {
+            assert!(parse(&[V2, wrong].concat()).unwrap().is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

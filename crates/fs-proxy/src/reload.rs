@@ -273,7 +273,7 @@ impl Reloader {
         let mut sockets: Vec<Passed> = sockets.into_iter().map(|(_, passed)| passed).collect();
         sockets.extend(self.metrics.passed()?);
         // Blocks this thread, which serves no connection: other signals wait until it is decided.
-        let process = self.successor.give(&sockets)?;
+        let process = self.successor.give(&sockets, &self.current.stats.other_weights())?;
         self.is_succeeded = true;
         service::succeeded_by(process);
         self.metrics.leave();

@@ -212,9 +212,9 @@ impl Site {
         addresses::enter(client, limits).map(|address| connection.is_of(address)).is_some()
     }
 
-    /// Logs that an upstream has no healthy server.
+    /// Logs that an upstream has no server that is healthy and has a weight.
     pub(crate) fn complain_of(&self, upstream: &Upstream) {
-        self.complain(format_args!("upstream {}: no healthy server", upstream.name));
+        self.complain(format_args!("upstream {}: no usable server", upstream.name));
     }
 
     /// Logs a warning, at most once per second.

@@ -221,6 +221,22 @@ impl Server {
     }
 }
 
+/// A weight that was set at the admin socket, for the next configuration or process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OtherWeight {
+    pub(crate) weight: u32,
+    /// The weight of the configuration.
+    pub(crate) configured: u32,
+    pub(crate) addr: SocketAddr,
+    pub(crate) upstream: String,
+}
+
+impl OtherWeight {
+    fn is_of(&self, server: &Server) -> bool {
+        (self.configured, self.addr, &self.upstream) == (server.configured, server.addr, &server.upstream)
+    }
+}
+
 /// A server's index: upstream and server.
 pub(crate) type ServerIndex = (usize, usize);
 
@@ -260,14 +276,12 @@ impl Stats {
             let old = old_server(upstream, server.addr).map(|(_, _, server)| server);
             let health = || Arc::new(Health { healthy: AtomicBool::new(true), recovered: AtomicU64::new(0) });
             let kept = old.and_then(|old| old.checked.clone());
-            // A weight that was set at the admin socket stays until the file has another value.
-            let weight = old.filter(|old| old.configured == server.weight).map_or(server.weight, |old| old.weight());
             Arc::new(Server {
                 upstream: upstream.name.get_ref().clone(),
                 addr: server.addr,
                 checked: upstream.health_check.is_some().then(|| kept.unwrap_or_else(health)),
                 configured: server.weight,
-                weight: AtomicU32::new(weight),
+                weight: AtomicU32::new(server.weight),
             })
         };
         let core = |core: usize| {
@@ -294,8 +308,35 @@ impl Stats {
             listeners,
             upstreams,
         };
-        (0..stats.servers.len()).for_each(|upstream| stats.note_weights(upstream));
+        if let Some(before) = before {
+            stats.keep_weights(&before.other_weights());
+        }
         stats
+    }
+
+    /// Returns the weights that were set at the admin socket.
+    pub(crate) fn other_weights(&self) -> Vec<OtherWeight> {
+        let other = |server: &&Arc<Server>| server.weight() != server.configured;
+        let servers = self.servers.iter().flatten().filter(other);
+        servers
+            .map(|server| OtherWeight {
+                weight: server.weight(),
+                configured: server.configured,
+                addr: server.addr,
+                upstream: server.upstream.clone(),
+            })
+            .collect()
+    }
+
+    /// Sets `weights`, except where this configuration has another weight than the one before.
+    pub(crate) fn keep_weights(&self, weights: &[OtherWeight]) {
+        for (upstream, servers) in self.servers.iter().enumerate() {
+            for server in servers {
+                let mut kept = weights.iter().filter(|other| other.is_of(server));
+                server.set_weight(kept.next().map(|other| other.weight));
+            }
+            self.note_weights(upstream);
+        }
     }
 
     /// Sets a server's weight, for all cores. `None` is the configuration's.
@@ -324,6 +365,33 @@ fn each_server<T>(config: &Config, make: impl Fn(&UpstreamConfig, &ServerConfig)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn stats_of(servers: &str, before: Option<&Stats>) -> Stats {
+        let text = format!("[[upstream]]\nname = 'x'\nservers = [{servers}]");
+        let mut config: Config = toml::from_str(&text).unwrap();
+        config.look_up().unwrap();
+        Stats::new(&config, 1, before)
+    }
+
+    /// The admin socket sets the weights of the old configuration until cores use the new one.
+    #[test]
+    fn weight_that_is_set_during_a_reload_is_kept() {
+        let servers = "'10.0.0.1:1', '10.0.0.2:1'";
+        let old = stats_of(servers, None);
+        old.set_weight((0, 0), Some(5));
+        let new = stats_of(servers, Some(&old));
+        old.set_weight((0, 0), None);
+        old.set_weight((0, 1), Some(0));
+        let new = Arc::new(new);
+        let shown = crate::metrics::Shown::new(std::sync::RwLock::new(Arc::new(old)));
+        crate::metrics::show(&shown, new.clone());
+        assert_eq!([0, 1].map(|server| new.servers[0][server].weight()), [1, 0]);
+        assert!(new.has_other_weights(0));
+        // The file decides if it has another weight.
+        let other = stats_of("'10.0.0.1:1', { address = '10.0.0.2:1', weight = 2 }", Some(&new));
+        assert_eq!(other.servers[0][1].weight(), 2);
+        assert!(!other.has_other_weights(0));
+    }
 
     #[test]
     fn latencies_are_in_their_bucket() {

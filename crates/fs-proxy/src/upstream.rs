@@ -76,7 +76,7 @@ pub(crate) enum Pick {
     Used(Use),
     /// All usable servers have reached their limit of requests or connections.
     Busy,
-    /// No server is healthy.
+    /// No server is healthy and has a weight.
     Nobody,
 }
 
@@ -100,7 +100,6 @@ pub(crate) struct Server {
     /// Most requests (L7) or connections (L4) of this core at the same time.
     limit: Option<u64>,
     credit: Cell<i64>,
-    active: Cell<usize>,
     set_aside: Cell<Option<Instant>>,
     /// Failures since the last response.
     failures: Cell<u32>,
@@ -149,7 +148,6 @@ impl Upstream {
                     #[cfg(feature = "http2")]
                     http2: Http2Pool::new(idle),
                     tls,
-                    active: Cell::new(0),
                     set_aside: Cell::new(None),
                     failures: Cell::new(0),
                     last_log: Cell::new(None),
@@ -186,10 +184,10 @@ impl Upstream {
         if tried.is_empty() {
             self.budget.request();
         }
-        match self.queue.is_empty() {
-            true => self.pick_now(tried, key),
+        match self.queue.has_first_tries() {
             // Requests that already wait come first.
-            false => Pick::Busy,
+            true => Pick::Busy,
+            false => self.pick_now(tried, key),
         }
     }
 
@@ -202,7 +200,7 @@ impl Upstream {
             self.stats().queue_refused.add(1);
             Err(Refusal::BUSY)
         };
-        let Some(waiting) = self.queue.enter(self.stats()) else { return refused() };
+        let Some(waiting) = self.queue.enter(self.stats(), !tried.is_empty()) else { return refused() };
         let mut turn = std::pin::pin!(waiting.turn());
         loop {
             waiting.until_check(&mut turn).await;
@@ -235,7 +233,6 @@ impl Upstream {
         };
         self.next.set(index + 1);
         let server = &self.servers[index];
-        server.active.set(server.active.get() + 1);
         server.stats().active.add(1);
         Pick::Used(Use { upstream: self.clone(), index })
     }
@@ -265,9 +262,9 @@ impl Upstream {
                 turns.max_by(|one, other| score(*one).total_cmp(&score(*other)))
             }
             // Among equals the first in turn.
-            (Balance::LeastConnections, _) if is_even => turns.min_by_key(|&index| self.servers[index].active.get()),
+            (Balance::LeastConnections, _) if is_even => turns.min_by_key(|&index| self.servers[index].active()),
             (Balance::LeastConnections, _) => turns.min_by_key(|&index| {
-                let load = self.servers[index].active.get() as u64 + 1;
+                let load = self.servers[index].active() + 1;
                 // The weight may be 0 by now: another thread sets it.
                 load.saturating_mul(u64::from(u32::MAX)) / self.share(index).max(1)
             }),
@@ -325,11 +322,17 @@ impl Server {
         &self.counters.0
     }
 
-    /// Returns true if it may have one more request or connection. Those of earlier configurations
+    /// Returns this core's requests (L7) or connections (L4) to it. Those of earlier configurations
     /// count too.
     #[inline]
+    fn active(&self) -> u64 {
+        self.stats().active.value()
+    }
+
+    /// Returns true if it may have one more request or connection.
+    #[inline]
     fn has_room(&self) -> bool {
-        self.limit.is_none_or(|limit| self.stats().active.value() < limit)
+        self.limit.is_none_or(|limit| self.active() < limit)
     }
 
     pub(crate) fn is_healthy(&self) -> bool {
@@ -413,7 +416,6 @@ impl Use {
 impl Drop for Use {
     fn drop(&mut self) {
         let server = self.server();
-        server.active.set(server.active.get() - 1);
         server.stats().active.sub(1);
         self.upstream.queue.freed();
     }

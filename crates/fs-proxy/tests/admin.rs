@@ -66,6 +66,15 @@ fn servers_are_drained_and_restored_at_run_time() {
     std::fs::write(&proxy.config, other).unwrap();
     proxy.program.signal(Signal::HangUp);
     eventually("it is in use", || row(&admin(&["status"]).unwrap(), two)[3] == "2");
+    // All servers are healthy, so health is not the reason.
+    for server in [one, two] {
+        admin(&["drain", "u", &server.to_string()]).unwrap();
+    }
+    assert!(proxy.get("/").starts_with("HTTP/1.1 502 "));
+    proxy.program.says("upstream u: no usable server");
+    for server in [one, two] {
+        admin(&["restore", "u", &server.to_string()]).unwrap();
+    }
     for (wrong, word) in [
         (&["drain", "x", "10.0.0.1:1"][..], "no upstream is named `x`"),
         (&["drain", "u", "10.0.0.1:1"], "no server 10.0.0.1:1"),

@@ -79,7 +79,7 @@ fn flood(proxy: &Proxy, request: impl Fn() + Sync) {
     assert_eq!(metric(proxy, "fs_proxy_server_healthy"), 1);
     proxy.program.says("idle longest");
     let log = proxy.program.log();
-    assert!(!log.contains("unhealthy") && !log.contains("no healthy server"), "{log}");
+    assert!(!log.contains("unhealthy") && !log.contains("no usable server"), "{log}");
     eventually("closed clients leave nothing open", || proxy.program.descriptors() < 100);
 }
 

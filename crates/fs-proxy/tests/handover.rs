@@ -7,7 +7,7 @@ mod load;
 
 use common::*;
 use fs_stacks::sys::send_signal;
-use fs_stacks::testing::{PATIENCE, Program, Signal, eventually};
+use fs_stacks::testing::{PATIENCE, Program, Signal, eventually, output};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -278,6 +278,89 @@ fn successor_uses_the_configuration_of_its_start() {
     ask_kept(free, &mut None).unwrap();
     assert!(family.proxy.program.wait().success());
     eventually("the second listener is closed", || TcpStream::connect(addrs[1]).is_err());
+}
+
+/// A rotation of the log signals both processes: the one before writes a line at the end of each of its connections.
+#[test]
+fn rotated_log_is_left_by_both_processes() {
+    let log = temp_path("access.log");
+    let mut family = Family::start(&format!("access_log = {log:?}\n{}", config(server(Arc::default()))));
+    let mut tunnel = None;
+    ask_kept(family.proxy.program.addrs[1], &mut tunnel).unwrap();
+    family.succeed();
+    let rotated = log.with_extension("log.1");
+    std::fs::rename(&log, &rotated).unwrap();
+    for process in &family.processes {
+        send_signal(*process, Signal::User1).unwrap();
+    }
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    eventually("the file is opened again", || log.exists());
+    let old = |process: &u32| {
+        let opened = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+        opened.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|path| path == rotated)
+    };
+    eventually("no process has the old file", || !family.processes.iter().any(old));
+    drop(tunnel);
+    assert!(family.proxy.program.wait().success(), "it ends with its last connection");
+    ask_kept(family.proxy.program.addrs[0], &mut None).unwrap();
+    eventually("both have written", || lines().lines().count() == 2);
+    assert_eq!(std::fs::read_to_string(&rotated).unwrap(), "");
+    std::fs::remove_file(log).unwrap();
+    std::fs::remove_file(rotated).unwrap();
+}
+
+/// A rotation of the log signals all processes of the unit. It may come while a successor starts, or while a file is checked.
+#[test]
+fn log_rotation_ends_no_process_that_starts() {
+    for check in [&["--check"][..], &[]] {
+        let file = temp_path("toml");
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let mut starting = std::process::Command::new(EXE).arg("--config").arg(&file).args(check).spawn().unwrap();
+        // Blocks until the process opens the file.
+        let mut writing = OpenOptions::new().write(true).open(&file).unwrap();
+        send_signal(starting.id(), Signal::User1).unwrap();
+        writing.write_all(b"no_such_key = 1").unwrap();
+        drop(writing);
+        assert_eq!(starting.wait().unwrap().code(), Some(78), "{check:?}");
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+/// A package upgrade replaces the process: a server that was drained for work on it stays drained.
+#[test]
+fn successor_keeps_the_weights_that_were_set() {
+    let [one, two] = ["one", "two"].map(|name| http_backend(move |_| ok(name)));
+    let admin = temp_path("admin.sock");
+    let text = format!(
+        "admin = {admin:?}\n[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"my site\"\n\
+         [[upstream]]\nname = \"my site\"\nservers = [\"{one}\", \"{two}\"]\n"
+    );
+    let mut family = Family::start(&text);
+    let ask = |words: &[&str]| {
+        let said = output(EXE, &[&["admin", "--socket", admin.to_str().unwrap()], words].concat());
+        String::from_utf8(said.stdout).unwrap()
+    };
+    eventually("the socket is there", || ask(&["status"]).contains("my site"));
+    assert_eq!(ask(&["drain", "my site", &one.to_string()]), "weight 0\n");
+    let status = |family: &Family, expected: &str| {
+        let pid = family.processes.last().unwrap();
+        eventually("the successor answers", || {
+            let log = family.proxy.program.log();
+            log.contains(&format!("process {pid} serves")) && ask(&["status", "--json"]).contains(expected)
+        });
+    };
+    family.succeed();
+    assert!(family.proxy.program.wait().success());
+    status(&family, "\"weight\":0,\"configured_weight\":1");
+    for _ in 0..6 {
+        assert_eq!(body_of(&family.proxy.get("/")), "two");
+    }
+    // A file with another weight decides.
+    let other = text.replace(&format!("\"{one}\""), &format!("{{ address = \"{one}\", weight = 2 }}"));
+    std::fs::write(&family.proxy.config, other).unwrap();
+    family.succeed();
+    status(&family, "\"weight\":2,\"configured_weight\":2");
+    std::fs::remove_file(admin).unwrap();
 }
 
 /// A reload whose file is still read when a successor takes over is given up.

@@ -6,8 +6,9 @@ use common::*;
 use fs_stacks::testing::{PATIENCE, eventually, output};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Reads one response with a Content-Length, in chunks, or without a body if `head_only`.
@@ -536,4 +537,52 @@ fn address_is_checked_before_the_device_is_opened() {
     std::fs::remove_file(&config).unwrap();
     let error = String::from_utf8_lossy(&result.stderr);
     assert!(!result.status.success() && error.contains("cannot listen on 192.0.2.1:8080"), "{error}");
+}
+
+/// RFC 9112 9.6: the last response says so. The server has answered and closed without the request's body, and the
+/// proxy notices both when it sends more of the body.
+#[test]
+fn early_response_of_a_server_that_has_closed_announces_the_end() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let (asked, is_asked) = channel();
+    let (go, may_answer) = channel();
+    let (answered, has_answered) = channel();
+    let may_answer = Arc::new(Mutex::new(may_answer));
+    let server = backend(move |mut stream| {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            head.extend(byte);
+        }
+        // A part of the body stays unread, so the close is a reset.
+        stream.peek(&mut [0])?;
+        asked.send(()).map_err(std::io::Error::other)?;
+        may_answer.lock().unwrap().recv().map_err(std::io::Error::other)?;
+        stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")?;
+        drop(stream);
+        answered.send(()).map_err(std::io::Error::other)
+    });
+    for path in ["lean = true", "lean = false"] {
+        let proxy = Proxy::start("http", &[server], path, "");
+        let process = Pid::from_raw(proxy.program.id().cast_signed()).unwrap();
+        let mut client = proxy.connect();
+        client.write_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n0123456789").unwrap();
+        is_asked.recv().unwrap();
+        // Stopped, so that it sees all of it at the same time.
+        kill_process(process, Signal::STOP).unwrap();
+        let tasks = format!("/proc/{}/task", proxy.program.id());
+        eventually("it is stopped", || {
+            let mut tasks = std::fs::read_dir(&tasks).unwrap().flatten();
+            tasks.all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| stat.contains(") T ")))
+        });
+        go.send(()).unwrap();
+        has_answered.recv().unwrap();
+        client.write_all(b"0123456789").unwrap();
+        kill_process(process, Signal::CONT).unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8(answer).unwrap().to_lowercase();
+        assert!(answer.starts_with("http/1.1 413") && answer.contains("\r\nconnection: close\r\n"), "{path}: {answer}");
+    }
 }

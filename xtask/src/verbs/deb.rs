@@ -214,6 +214,24 @@ mod tests {
         }
     }
 
+    /// A process from before SIGUSR2 writes lines too. If only the main process got the signal, they would go to the
+    /// rotated file, and be lost when it is compressed.
+    #[test]
+    fn rotation_of_the_proxys_log_reaches_all_processes() {
+        let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+        let text = read("packaging/proxy/logrotate");
+        assert!(text.contains("\n\tnocreate\n") && text.contains("\n\tdelaycompress\n"), "{text}");
+        assert!(!text.contains("systemctl reload") && !text.contains("kill-whom"), "{text}");
+        let command = "systemctl kill --signal=SIGUSR1 fs-proxy";
+        assert!(text.contains(command) && read("docs/PROXY.md").contains(command));
+        for file in ["crates/fs-proxy/Cargo.toml", "packaging/rpm/fastsock.spec"] {
+            let text = read(file);
+            // It is installed, and a file of the administrator's.
+            assert!(text.contains("packaging/proxy/logrotate"), "{file}");
+            assert_eq!(text.matches("/logrotate.d/fs-proxy").count(), 2, "{file}");
+        }
+    }
+
     /// Returns the files that a text links to.
     fn links(text: &str) -> impl Iterator<Item = &str> {
         text.match_indices("](").map(|(at, _)| text[at + 2..].split([')', '#']).next().unwrap())

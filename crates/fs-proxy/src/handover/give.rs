@@ -1,6 +1,7 @@
 //! The predecessor's side: starts the successor, and passes the sockets.
 
-use super::message::{END, Passed, SERVING, VARIABLE, receive, send};
+use super::message::{END, Passed, SERVING, VARIABLE, receive, send, weight};
+use crate::stats::OtherWeight;
 use anyhow::{Context, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -43,12 +44,12 @@ impl Starting {
     }
 
     /// Starts the program that this process was started from, with the same arguments, and passes
-    /// `sockets` to it. Returns its process id once it serves.
+    /// `sockets` and `weights` to it. Returns its process id once it serves.
     ///
     /// # Errors
     /// If it cannot be started, or ends or hangs before it serves, or this process ends. It is then
     /// stopped.
-    pub(crate) fn give(&self, sockets: &[Passed]) -> anyhow::Result<u32> {
+    pub(crate) fn give(&self, sockets: &[Passed], weights: &[OtherWeight]) -> anyhow::Result<u32> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&ours, direction, Some(PATIENCE))?;
@@ -64,7 +65,7 @@ impl Starting {
         drop(start);
         // The command has the only other descriptor of the other end.
         drop(command);
-        let passed = pass(&ours, sockets);
+        let passed = pass(&ours, sockets, weights);
         let mut child = self.lock().child.take().context("this process ends")?;
         if passed.is_err() {
             stop(&mut child);
@@ -73,9 +74,13 @@ impl Starting {
     }
 }
 
-fn pass(to: &OwnedFd, sockets: &[Passed]) -> anyhow::Result<()> {
+fn pass(to: &OwnedFd, sockets: &[Passed], weights: &[OtherWeight]) -> anyhow::Result<()> {
     for Passed { role, socket } in sockets {
         send(to, &role.to_string(), Some(std::os::fd::AsFd::as_fd(socket))).context("the new process has ended")?;
+    }
+    // A program from before these messages refuses them, and this process goes on.
+    for other in weights {
+        send(to, &weight(other), None).context("the new process has ended")?;
     }
     send(to, END, None).context("the new process has ended")?;
     match receive(to) {

@@ -1,6 +1,7 @@
 //! The successor's side: the sockets that were open before this process.
 
-use super::message::{END, Passed, Role, SERVING, VARIABLE, receive, send};
+use super::message::{END, Passed, Role, SERVING, VARIABLE, parse_weight, receive, send};
+use crate::stats::OtherWeight;
 use anyhow::{Context, ensure};
 use fs_stacks::cores::adopt;
 use fs_stacks::{Listener, StackKind};
@@ -16,6 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
     sockets: Mutex<Vec<Passed>>,
+    /// Weights that were set at the predecessor's admin socket.
+    pub(crate) weights: Vec<OtherWeight>,
     /// The predecessor, which waits until this process serves.
     predecessor: Option<OwnedFd>,
 }
@@ -45,11 +48,15 @@ impl Inherited {
 
     fn from_predecessor() -> anyhow::Result<Self> {
         let predecessor = io::stdin().as_fd().try_clone_to_owned()?;
-        let mut sockets = Vec::new();
+        let (mut sockets, mut weights) = (Vec::new(), Vec::new());
         loop {
             let (text, socket) = receive(&predecessor).context("the previous process")?;
             if text == END {
-                return Ok(Self { sockets: Mutex::new(sockets), predecessor: Some(predecessor) });
+                return Ok(Self { sockets: Mutex::new(sockets), weights, predecessor: Some(predecessor) });
+            }
+            if let Some(weight) = parse_weight(&text) {
+                weights.push(weight);
+                continue;
             }
             let role = Role::parse(&text).with_context(|| format!("the previous process said {text:?}"))?;
             sockets.push(Passed { role, socket: socket.context("the previous process has passed no socket")? });
@@ -66,7 +73,7 @@ impl Inherited {
             fcntl_setfd(&listener, FdFlags::CLOEXEC)?;
             sockets.push(Passed { role: Role::Listener(listener.local_addr()?, 0), socket: listener.into() });
         }
-        Ok(Self { sockets: Mutex::new(sockets), predecessor: None })
+        Ok(Self { sockets: Mutex::new(sockets), ..Self::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Passed>> {
@@ -117,7 +124,7 @@ mod tests {
         let role = Role::Listener("127.0.0.1:0".parse().unwrap(), 0);
         for (sockets, cores) in [(1, 1), (1, 3), (2, 3), (3, 3), (5, 2)] {
             let open = |_| Passed { role, socket: TcpListener::bind("127.0.0.1:0").unwrap().into() };
-            let inherited = Inherited { sockets: Mutex::new((0..sockets).map(open).collect()), predecessor: None };
+            let inherited = Inherited { sockets: Mutex::new((0..sockets).map(open).collect()), ..Inherited::default() };
             let mut served = std::collections::BTreeSet::new();
             for core in 0..cores {
                 let mine = inherited.listeners(role, (core, cores), StackKind::Kernel).unwrap();

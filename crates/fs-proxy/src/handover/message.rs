@@ -1,6 +1,7 @@
 //! Messages between the two processes, over a pair of SOCK_SEQPACKET sockets: a line of text, and
 //! at most one descriptor.
 
+use crate::stats::OtherWeight;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -17,8 +18,8 @@ pub(super) const VARIABLE: &str = "FS_PROXY_HANDOVER";
 pub(super) const END: &str = "end";
 /// The successor serves.
 pub(super) const SERVING: &str = "serving";
-/// Longest message.
-const LENGTH_MAX: usize = 128;
+/// Longest message. A weight has its upstream's name, which was in a command of the admin socket.
+const LENGTH_MAX: usize = 4096 + 128;
 
 /// The use of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,23 @@ impl fmt::Display for Role {
             Self::Listener(address, number) => write!(f, "listener {address} {number}"),
             Self::Metrics(address) => write!(f, "metrics {address}"),
         }
+    }
+}
+
+/// Returns the message for a weight. The name of an upstream may have spaces, so it is last.
+pub(super) fn weight(OtherWeight { weight, configured, addr, upstream }: &OtherWeight) -> String {
+    format!("weight {weight} {configured} {addr} {upstream}")
+}
+
+pub(super) fn parse_weight(text: &str) -> Option<OtherWeight> {
+    match text.splitn(5, ' ').collect::<Vec<_>>()[..] {
+        ["weight", weight, configured, addr, upstream] => Some(OtherWeight {
+            weight: weight.parse().ok()?,
+            configured: configured.parse().ok()?,
+            addr: addr.parse().ok()?,
+            upstream: upstream.to_owned(),
+        }),
+        _ => None,
     }
 }
 
@@ -97,6 +115,18 @@ mod tests {
         }
         for wrong in ["", "end", "listener x 0", "listener 1.2.3.4:5 x", "listener 1.2.3.4:5", "metrics"] {
             assert_eq!(Role::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn weights_are_read_as_written() {
+        for (addr, upstream) in [("10.0.0.1:80", "site"), ("[fd00::1]:80", "a  site "), ("10.0.0.1:80", "")] {
+            let other =
+                OtherWeight { weight: 0, configured: 3, addr: addr.parse().unwrap(), upstream: upstream.to_owned() };
+            assert_eq!(parse_weight(&weight(&other)), Some(other));
+        }
+        for wrong in ["", "weight", "weight 1 1 10.0.0.1:80", "weight x 1 10.0.0.1:80 u", "weight 1 1 x u"] {
+            assert_eq!(parse_weight(wrong), None, "{wrong}");
         }
     }
 }

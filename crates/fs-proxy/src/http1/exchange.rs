@@ -296,7 +296,8 @@ impl<'a, 'b> Exchange<'a, 'b> {
     fn head_came(&mut self, mut bytes: &[u8], cx: &mut Context<'_>) -> Result<(), Failure> {
         let site = self.client.site;
         // A client whose request is not complete cannot send the next one.
-        let close = self.close || !self.is_sent || site.stop.is_requested() || site.is_retired();
+        let is_incomplete = !self.is_sent || self.is_deaf;
+        let close = self.close || is_incomplete || site.stop.is_requested() || site.is_retired();
         let mut out = site.lean.buffers.out.borrow_mut();
         out.clear();
         let (Answer { status, mut body, reuse }, len) = loop {

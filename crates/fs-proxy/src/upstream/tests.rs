@@ -3,9 +3,14 @@ use crate::clients::Limits;
 use crate::config::Config;
 
 pub(super) fn upstream_of(text: &str) -> (Rc<Upstream>, Arc<Stats>) {
+    upstream_after(text, None)
+}
+
+/// As after a reload, with the counters `before` it.
+fn upstream_after(text: &str, before: Option<&Stats>) -> (Rc<Upstream>, Arc<Stats>) {
     let mut config: Config = toml::from_str(&format!("[[upstream]]\nname = 'x'\nhealth_check = {{}}\n{text}")).unwrap();
     config.look_up().unwrap();
-    let stats = Arc::new(Stats::new(&config, 1, None));
+    let stats = Arc::new(Stats::new(&config, 1, before));
     let clients = Clients::new(Limits { clients: 1, pooled: 1 });
     let upstream = Upstream::new(&config.upstreams[0], &clients, &Rc::default(), &stats, StackKind::Kernel, (0, 0));
     (Rc::new(upstream.unwrap()), stats)
@@ -53,6 +58,22 @@ fn least_connections_follows_open_connections() {
     drop((a, again));
     assert_ne!(used(&upstream, &[], None).unwrap().index, c.index);
     assert_eq!(upstream.servers[2].stats().active.value(), 1);
+}
+
+/// Connections that a reload leaves open are the server's load too.
+#[test]
+fn least_connections_counts_those_of_the_configuration_before() {
+    let of = |servers: &str, before| {
+        upstream_after(&format!("balance = 'least_connections'\nservers = [{servers}]"), before)
+    };
+    let (old, before) = of("'10.0.0.1:1', { address = '10.0.0.2:1', weight = 0 }", None);
+    let open = [(); 2].map(|()| used(&old, &[], None).unwrap());
+    for servers in ["'10.0.0.1:1', '10.0.0.2:1'", "{ address = '10.0.0.1:1', weight = 2 }, '10.0.0.2:1'"] {
+        let (new, _) = of(servers, Some(&before));
+        assert_eq!(used(&new, &[], None).unwrap().index, 1, "{servers}");
+    }
+    drop(open);
+    assert_eq!(old.servers[0].stats().active.value(), 0);
 }
 
 #[test]
