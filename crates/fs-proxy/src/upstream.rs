@@ -184,10 +184,10 @@ impl Upstream {
         if tried.is_empty() {
             self.budget.request();
         }
-        match self.queue.has_first_tries() {
+        match self.queue.is_empty() {
+            true => self.pick_now(tried, key),
             // Requests that already wait come first.
-            true => Pick::Busy,
-            false => self.pick_now(tried, key),
+            false => Pick::Busy,
         }
     }
 
@@ -200,7 +200,7 @@ impl Upstream {
             self.stats().queue_refused.add(1);
             Err(Refusal::BUSY)
         };
-        let Some(waiting) = self.queue.enter(self.stats(), !tried.is_empty()) else { return refused() };
+        let Some(waiting) = self.queue.enter(self.stats()) else { return refused() };
         let mut turn = std::pin::pin!(waiting.turn());
         loop {
             waiting.until_check(&mut turn).await;

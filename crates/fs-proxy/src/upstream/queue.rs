@@ -17,8 +17,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Queue {
     config: QueueConfig,
     length: Cell<usize>,
-    /// Those that may use every server. The others wait for one that they have not tried.
-    first_tries: Cell<usize>,
     /// Notified for each request that ends. Serves its waiters in their order.
     freed: Notify,
     check_interval: Duration,
@@ -26,41 +24,31 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(config: QueueConfig) -> Self {
-        Self {
-            config,
-            length: Cell::new(0),
-            first_tries: Cell::new(0),
-            freed: Notify::new(),
-            check_interval: CHECK_INTERVAL,
-        }
+        Self { config, length: Cell::new(0), freed: Notify::new(), check_interval: CHECK_INTERVAL }
     }
 
-    /// Returns true if a new request must wait behind others. One that waits for another server, after
-    /// a failure, stops nobody: the servers with room may be those that it has tried.
     #[inline]
-    pub(super) fn has_first_tries(&self) -> bool {
-        self.first_tries.get() > 0
+    pub(super) fn is_empty(&self) -> bool {
+        self.length.get() == 0
     }
 
     /// A request or connection has ended.
     #[inline]
     pub(super) fn freed(&self) {
-        if self.length.get() > 0 {
+        if !self.is_empty() {
             self.freed.notify_one();
         }
     }
 
-    /// Takes a place in the queue; none if it is full. `is_retry`: a server was tried already.
-    pub(super) fn enter<'a>(&'a self, stats: &'a UpstreamStats, is_retry: bool) -> Option<Waiting<'a>> {
+    /// Takes a place in the queue; none if it is full.
+    pub(super) fn enter<'a>(&'a self, stats: &'a UpstreamStats) -> Option<Waiting<'a>> {
         if self.length.get() >= self.config.requests {
             return None;
         }
-        let first_tries = usize::from(!is_retry);
         self.length.set(self.length.get() + 1);
-        self.first_tries.set(self.first_tries.get() + first_tries);
         stats.queued.add(1);
         stats.waiting.add(1);
-        Some(Waiting { queue: self, stats, first_tries, deadline: Instant::now() + self.config.timeout })
+        Some(Waiting { queue: self, stats, deadline: Instant::now() + self.config.timeout })
     }
 }
 
@@ -68,8 +56,6 @@ impl Queue {
 pub(super) struct Waiting<'a> {
     queue: &'a Queue,
     stats: &'a UpstreamStats,
-    /// Its part of the queue's number: 1, or 0.
-    first_tries: usize,
     deadline: Instant,
 }
 
@@ -97,7 +83,6 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.queue.length.set(self.queue.length.get() - 1);
-        self.queue.first_tries.set(self.queue.first_tries.get() - self.first_tries);
         self.stats.waiting.sub(1);
     }
 }
@@ -164,27 +149,6 @@ mod tests {
             let counters = &stats.cores[0].0.upstreams[0].0;
             let [queued, refused, waiting] = [&counters.queued, &counters.queue_refused, &counters.waiting];
             assert_eq!([queued.value(), refused.value(), waiting.value()], [2, 1, 0]);
-        });
-    }
-
-    /// A retry waits for the servers that it has not tried. The others have room for new requests.
-    #[test]
-    fn retry_that_waits_stops_no_new_request() {
-        let servers = "servers = [{ address = '10.0.0.1:1', max_connections = 1 }, { address = '10.0.0.2:1', \
-                       max_connections = 1 }]\nqueue = { timeout = '60s' }";
-        let (upstream, _) = upstream_of(servers);
-        run(async {
-            let busy = used(upstream.pick(&[0], None)).unwrap();
-            let mut retry = std::pin::pin!(upstream.wait(&[0], None));
-            std::future::poll_fn(|cx| {
-                assert!(retry.as_mut().poll(cx).is_pending());
-                std::task::Poll::Ready(())
-            })
-            .await;
-            let new = used(upstream.pick(&[], None)).map(|used| used.index);
-            assert_eq!(new, Some(0));
-            drop(busy);
-            assert_eq!(retry.await.ok().map(|used| used.index), Some(1));
         });
     }
 
