@@ -333,7 +333,7 @@ fn echoes_mark_until_cwr_and_reduces_once() {
     }
 }
 
-/// Marks in every window: one reduction for each, and never a stall.
+/// Marks in every window: reductions, and never a stall.
 #[test]
 fn marks_in_every_window_never_stall() {
     let mut world = World::new(Ecn::Active, Ecn::Passive);
@@ -346,6 +346,30 @@ fn marks_in_every_window_never_stall() {
     world.send(c, s, 1_000_000, &mut fate);
     let stats = world.hosts[0].stats();
     assert!(stats.ecn_reductions > 5 && stats.retransmits == 0 && stats.rto_fired == 0, "{stats:?}");
+}
+
+/// RFC 3168 6.1.2: the first segment after a reduction, which has CWR, is lost. The loss is in the
+/// next window of data, so the window is reduced again, and CWR is sent again. The peer then stops
+/// its echo before the recovery ends.
+#[test]
+fn loss_of_cwr_reduces_again() {
+    let mut world = World::new(Ecn::Active, Ecn::Passive);
+    let (c, s) = world.connect(false, TcpOptions::default(), &mut pass);
+    let mut last = |p: &Seen| if p.payload > 0 { Fate::Mark } else { Fate::Pass };
+    world.send(c, s, 10_000, &mut last);
+    assert_eq!(world.info(0, c).ca_state, CaState::Cwr, "no segment with CWR was sent");
+    world.seen.clear();
+    let mut lost = false;
+    let mut fate = |p: &Seen| {
+        let first = p.flags & CWR != 0 && !lost;
+        lost |= first;
+        if first { Fate::Lose } else { Fate::Pass }
+    };
+    world.send(c, s, 200_000, &mut fate);
+    let stats = world.hosts[0].stats();
+    assert!(lost && stats.retransmits > 0 && stats.rto_fired == 0, "{stats:?}");
+    assert_eq!(stats.ecn_reductions, 1, "{stats:?}");
+    assert_eq!(world.seen.iter().filter(|p| p.from_a && p.flags & CWR != 0).count(), 2);
 }
 
 /// RFC 3168 6.1.5: a retransmission is not ECN-capable. A loss also causes CWR (6.1.2).

@@ -149,10 +149,11 @@ impl Tcb {
         self.ext.as_ref().map_or(0, |e| e.tos)
     }
 
-    /// Ends the state after a reduction for an echo once its window has been acknowledged. Returns
-    /// true if it has ended.
+    /// Ends the state after a reduction for an echo, once an ACK is above its window of data. The ACK
+    /// of exactly `high` still echoes: the segment with CWR begins there (as Linux
+    /// `tcp_fastretrans_alert`). Returns true if it has ended.
     pub(crate) fn leave_cwr(&mut self, high: SeqNum, ack: SeqNum) -> bool {
-        if ack.before(high) {
+        if ack.at_or_before(high) {
             return false;
         }
         self.ext_mut().recovery = Recovery::Open;

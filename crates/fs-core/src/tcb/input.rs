@@ -18,8 +18,10 @@ use crate::wire::tcp::TcpFlags;
 
 /// Flags of which an ordinary segment of an open connection has only ACK.
 const ORDINARY: TcpFlags = TcpFlags::RST.with(TcpFlags::SYN).with(TcpFlags::ACK);
-/// RFC 7323 5.5: after this idle time, timestamps of a connection are meaningless.
-const IDLE_MS: u32 = 24 * 24 * 3600 * 1000;
+/// RFC 7323 5.5: after this idle time, timestamps of a connection are meaningless. Half of a clock
+/// that ticks each microsecond, as Linux's can (`TCP_PAWS_WRAP`). Too high: such a peer's segments
+/// are dropped after an idle time. Too low: an old duplicate may have such an echo.
+const IDLE_MS: u32 = 2_147_000;
 /// Tolerance for an echo that appears ahead of our clock, whose low bits are a core's number.
 const CLOCK_SLACK_MS: u32 = 3600 * 1000;
 impl Ext {
@@ -161,7 +163,7 @@ impl Tcb {
     /// Checks a segment whose timestamp is older than TS.Recent.
     #[cold]
     fn check_old<P: FramePool>(&self, core: &Core<'_, P>, segment: &Segment, ecr: u32) -> Result<(), Disposition> {
-        // RFC 7323 5.5: after 24 days of silence the peer's clock may have wrapped half around. The
+        // RFC 7323 5.5: after 36 minutes of silence the peer's clock may have wrapped half around. The
         // segment's echo shows the length of the silence: it is the last timestamp that the peer
         // received from us, and no old duplicate can have such an old one.
         let age = core.timestamp().wrapping_sub(ecr);

@@ -105,7 +105,8 @@ pub(crate) struct Entry {
 pub(crate) struct TimeWaits {
     records: Slab<Record>,
     v6: Slab<V6>,
-    /// End of each record that is never restarted, one entry per record.
+    /// End of each record that is never restarted. The entry of a record that was removed earlier,
+    /// as its ports are used again, stays: at most twice `limit` entries.
     ends: Fifo<(u32, u32)>,
     /// Last restart of each restarted record. Not a second entry of `ends`: a peer that repeats its
     /// FIN continuously would fill it.
@@ -135,8 +136,10 @@ impl TimeWaits {
         self.records.len()
     }
 
+    /// Returns true if [`TimeWaits::pop_oldest`] must make space for the next record, or for its
+    /// entry of `ends`.
     pub(crate) fn is_full(&self) -> bool {
-        self.records.len() >= self.limit as usize
+        self.records.len() >= self.limit as usize || self.ends.len() >= 2 * self.limit as usize
     }
 
     pub(crate) fn insert(&mut self, entry: Entry, now: Instant) -> u32 {
@@ -162,7 +165,22 @@ impl TimeWaits {
         self.stamps = self.stamps.wrapping_add(1);
         self.records[index].stamp = self.stamps;
         self.ends.push(now + self.lifetime, (index, self.stamps));
+        if self.ends.len() > self.records.len() {
+            self.drop_outdated();
+        }
         index
+    }
+
+    /// Drops entries of removed records from the front of `ends`. Two for each new entry: the queue
+    /// becomes shorter, and no call takes long.
+    #[cold]
+    fn drop_outdated(&mut self) {
+        for _ in 0..2 {
+            if self.ends.front().is_none_or(|&(index, stamp)| self.is_current(index, stamp)) {
+                return;
+            }
+            self.ends.pop();
+        }
     }
 
     /// Restarts the 2 MSL: RFC 9293 3.10.7.4, a retransmitted FIN.

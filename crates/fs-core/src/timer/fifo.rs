@@ -62,6 +62,11 @@ impl<T> Fifo<T> {
         Some(token)
     }
 
+    /// Returns the oldest token.
+    pub(crate) fn front(&self) -> Option<&T> {
+        self.queue.front().map(|entry| &entry.1)
+    }
+
     /// Returns the oldest token and its deadline.
     #[cfg(test)]
     pub(crate) fn peek(&self) -> Option<&(Instant, T)> {
@@ -75,7 +80,7 @@ impl<T> Fifo<T> {
     }
 
     /// Returns the number of tokens.
-    #[cfg(any(test, feature = "check"))]
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }

@@ -28,8 +28,12 @@ pub enum IcmpErrorKind {
     NetUnreachable,
     /// The host does not support the transport protocol.
     ProtoUnreachable,
-    /// A filter prohibits it.
+    /// ICMPv4: a filter prohibits the host, or the packet.
     AdminProhibited,
+    /// ICMPv4: a filter prohibits the network.
+    NetProhibited,
+    /// ICMPv6: a filter, a policy or a reject route prohibits it.
+    Prohibited,
     /// The packet exceeds the next link's MTU. `mtu` may be 0 from routers older than RFC 1191, and
     /// any value from forgers: the caller bounds it.
     FragmentationNeeded {
@@ -50,11 +54,13 @@ pub enum IcmpErrorKind {
 
 impl IcmpErrorKind {
     /// Returns Linux's socket error for it (`icmp_err_convert` in net/ipv4/icmp.c, and its IPv6
-    /// counterpart).
+    /// counterpart). Two rare ones differ: Linux has ENOPROTOOPT for `ProtoUnreachable`, and EPROTO
+    /// for `ParameterProblem`.
     pub fn error(self) -> Error {
         match self {
             IcmpErrorKind::PortUnreachable | IcmpErrorKind::ProtoUnreachable => Error::ConnectionRefused,
-            IcmpErrorKind::NetUnreachable => Error::NetworkUnreachable,
+            IcmpErrorKind::NetUnreachable | IcmpErrorKind::NetProhibited => Error::NetworkUnreachable,
+            IcmpErrorKind::Prohibited => Error::Prohibited,
             IcmpErrorKind::HostUnreachable
             | IcmpErrorKind::AdminProhibited
             | IcmpErrorKind::TimeExceeded
@@ -68,7 +74,11 @@ impl IcmpErrorKind {
     /// connections.
     pub fn is_hard(self) -> bool {
         match self {
-            IcmpErrorKind::PortUnreachable | IcmpErrorKind::ProtoUnreachable | IcmpErrorKind::AdminProhibited => true,
+            IcmpErrorKind::PortUnreachable
+            | IcmpErrorKind::ProtoUnreachable
+            | IcmpErrorKind::AdminProhibited
+            | IcmpErrorKind::NetProhibited
+            | IcmpErrorKind::Prohibited => true,
             IcmpErrorKind::HostUnreachable
             | IcmpErrorKind::NetUnreachable
             | IcmpErrorKind::FragmentationNeeded { .. }
@@ -107,7 +117,8 @@ pub fn parse_error_v4(message: &[u8]) -> Option<IcmpError> {
             Dst4::NetUnreachable | Dst4::DstNetUnknown | Dst4::NetUnreachToS => IcmpErrorKind::NetUnreachable,
             Dst4::ProtoUnreachable => IcmpErrorKind::ProtoUnreachable,
             Dst4::PortUnreachable => IcmpErrorKind::PortUnreachable,
-            Dst4::NetProhibited | Dst4::HostProhibited | Dst4::CommProhibited => IcmpErrorKind::AdminProhibited,
+            Dst4::NetProhibited => IcmpErrorKind::NetProhibited,
+            Dst4::HostProhibited | Dst4::CommProhibited => IcmpErrorKind::AdminProhibited,
             Dst4::FragRequired => {
                 // RFC 1191 section 4: the low half of the second word.
                 let [.., m0, m1] = *message.first_chunk::<QUOTE_OFFSET>()?;
@@ -132,7 +143,7 @@ pub fn parse_error_v6(message: &[u8]) -> Option<IcmpError> {
     let kind = match packet.msg_type() {
         Icmpv6Message::DstUnreachable => match Dst6::from(packet.msg_code()) {
             Dst6::NoRoute => IcmpErrorKind::NetUnreachable,
-            Dst6::AdminProhibit | Dst6::FailedPolicy | Dst6::RejectRoute => IcmpErrorKind::AdminProhibited,
+            Dst6::AdminProhibit | Dst6::FailedPolicy | Dst6::RejectRoute => IcmpErrorKind::Prohibited,
             Dst6::PortUnreachable => IcmpErrorKind::PortUnreachable,
             _ => IcmpErrorKind::HostUnreachable,
         },

@@ -5,7 +5,7 @@ use crate::{OFFER, connected, listening, plan, sent, works};
 use fs_core::{CoreMessage, DropReason, Duration, FramePool, Keepalive, ListenerId, Shutdown, TcpOptions};
 use fs_fuzz::host::Host;
 use fs_fuzz::packet::{ACK, FIN, PSH, RST, SYN, Tcp, timestamps};
-use fs_fuzz::peer::{PORT, Peer, segment};
+use fs_fuzz::peer::{Offer, PORT, Peer, segment};
 
 #[test]
 fn syn_cookie_forgery() {
@@ -136,6 +136,40 @@ fn time_wait_bucket_overflow() {
         sent(&mut host);
         host.stack.tcp_close(id);
         assert!(host.stack.tcp_time_waits() <= 10 && host.stack.pool().in_use() == 0);
+    }
+}
+
+/// A client that opens one connection again and again, each time from the same port (RFC 6191),
+/// leaves one record. Their timer entries must not add up for 60 s, whether or not the record of
+/// another client is due before them.
+#[test]
+fn reuse_flood_in_time_wait() {
+    for first in [false, true] {
+        let mut plan = plan();
+        plan.limits.time_wait = 10;
+        let (mut host, listener) = listening(plan);
+        let mut close = |from: u16, n: u32| {
+            let offer = Offer { isn: OFFER.isn.wrapping_add(n * 100_000), timestamps: false, ..OFFER };
+            let (mut peer, id) = Peer::open(&mut host, listener, from, 60_000, offer).unwrap();
+            host.stack.tcp_shutdown(id, Shutdown::Write).unwrap();
+            sent(&mut host);
+            let (seq, ack) = (peer.seq, peer.ack.wrapping_add(1));
+            peer.send(&mut host, ACK | FIN, seq, ack, &[], &[]);
+            sent(&mut host);
+            host.stack.tcp_close(id);
+            // The entries of the timer wheel become due: they are not what is counted here.
+            host.advance(Duration::from_millis(40));
+            (host.stack.tcp_time_waits(), host.stack.footprint())
+        };
+        if first {
+            close(999, 0);
+        }
+        let before = (0..200).map(|n| close(1000, n).1).last().unwrap();
+        for n in 200..1000 {
+            let (records, footprint) = close(1000, n);
+            assert!(records <= 1 + usize::from(first), "{records}");
+            assert!(footprint <= before + 200, "{n}: {before} became {footprint}");
+        }
     }
 }
 

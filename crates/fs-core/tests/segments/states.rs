@@ -159,7 +159,7 @@ fn rejects_old_timestamps_except_resets_and_after_24_days() {
     // The peer's clock has wrapped more than half around; its echo shows how long it was silent.
     lab.pass(Duration::from_secs(25 * 24 * 3600));
     let later = val.wrapping_add(25 * 24 * 3600 * 1000);
-    lab.send(&Seg { options: ts(later, ecr.wrapping_add(24 * 24 * 3600 * 1000)), ..conn.data(b"dup") });
+    lab.send(&Seg { options: ts(later, ecr.wrapping_add((25 * 24 * 3600 - 2000) * 1000)), ..conn.data(b"dup") });
     assert_eq!(lab.dropped(DropReason::Paws), 3, "it has heard us since");
     lab.sent();
     lab.send(&Seg { options: ts(later, ecr), ..conn.data(b"new") });
@@ -167,6 +167,26 @@ fn rejects_old_timestamps_except_resets_and_after_24_days() {
     lab.sent();
     lab.send(&Seg { seq: conn.seq.wrapping_add(3), options: ts(val, ecr), ..conn.seg(RST) });
     assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed), "RFC 7323 5.2: no PAWS for RST");
+}
+
+/// A peer whose timestamp clock ticks each microsecond (Linux's route feature `tcp_usec_ts`) passes
+/// half of the clock in 36 minutes.
+#[test]
+fn takes_microsecond_timestamps_after_36_minutes() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    let (val, ecr) = conn.ts.unwrap();
+    lab.pass(Duration::from_secs(2000));
+    lab.send(&Seg { options: ts(val - 1, ecr), ..conn.data(b"old") });
+    assert_eq!(lab.dropped(DropReason::Paws), 1, "no clock passes its half before");
+    lab.sent();
+    lab.pass(Duration::from_secs(400));
+    let later = val.wrapping_add(2_400_000_000);
+    lab.send(&Seg { options: ts(later, ecr.wrapping_add(2_300_000)), ..conn.data(b"dup") });
+    assert_eq!(lab.dropped(DropReason::Paws), 2, "it has heard us since");
+    lab.sent();
+    lab.send(&Seg { options: ts(later, ecr), ..conn.data(b"new") });
+    assert_eq!(lab.read(&conn), b"new");
 }
 
 #[test]

@@ -36,8 +36,8 @@ impl Tcb {
         let (out, mss) = (self.snd.outstanding() + advance, self.mss as u32);
         let before = self.window.cwnd.min(out).max(mss);
         // An ECN echo may have caused the reduction in this window of data already (RFC 3168
-        // 6.1.2).
-        if !matches!(self.recovery(), Recovery::Cwr { .. }) {
+        // 6.1.2). A loss of the segment with CWR, which begins at `high`, is in the next one.
+        if !matches!(self.recovery(), Recovery::Cwr { high } if self.snd.una().before(high)) {
             let mut window = self.window;
             self.control().on_congestion(&mut window, out, mss, now);
             self.window = window;

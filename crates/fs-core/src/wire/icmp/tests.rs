@@ -52,8 +52,8 @@ fn kinds_of_icmp() {
     }
     assert_eq!(v4(3, 4, 1400), Some(FragmentationNeeded { mtu: 1400 }));
     assert_eq!(v4(3, 4, 0x1234_0000), Some(FragmentationNeeded { mtu: 0 }), "the high half is not the MTU");
-    for code in [9, 10, 13] {
-        assert_eq!(v4(3, code, 0), Some(AdminProhibited));
+    for (code, kind) in [(9, NetProhibited), (10, AdminProhibited), (13, AdminProhibited)] {
+        assert_eq!(v4(3, code, 0), Some(kind));
     }
     assert_eq!(v4(3, 99, 0), Some(HostUnreachable));
     assert_eq!(v4(11, 0, 0), Some(TimeExceeded));
@@ -66,7 +66,7 @@ fn kinds_of_icmp() {
 #[test]
 fn kinds_of_icmp_v6() {
     use IcmpErrorKind::*;
-    let codes = [NetUnreachable, AdminProhibited, HostUnreachable, HostUnreachable, PortUnreachable, AdminProhibited];
+    let codes = [NetUnreachable, Prohibited, HostUnreachable, HostUnreachable, PortUnreachable, Prohibited, Prohibited];
     for (code, kind) in codes.into_iter().enumerate() {
         assert_eq!(v6(1, code as u8, 0), Some(kind), "code {code}");
     }
@@ -93,6 +93,10 @@ fn quotes_without_flow() {
 fn socket_errors_equal_linuxs() {
     assert_eq!(IcmpErrorKind::PortUnreachable.error(), Error::ConnectionRefused);
     assert_eq!(IcmpErrorKind::FragmentationNeeded { mtu: 1 }.error(), Error::MessageSize);
+    let filtered = [IcmpErrorKind::NetProhibited, IcmpErrorKind::AdminProhibited, IcmpErrorKind::Prohibited];
+    let errors = [Error::NetworkUnreachable, Error::HostUnreachable, Error::Prohibited];
+    assert_eq!(filtered.map(IcmpErrorKind::error), errors);
+    assert!(filtered.iter().all(|kind| kind.is_hard()));
     assert!(IcmpErrorKind::PortUnreachable.is_hard() && !IcmpErrorKind::HostUnreachable.is_hard());
 }
 
