@@ -14,8 +14,9 @@ use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 /// Runs `app` on one core of a runtime that only has kernel sockets. Fails after 30 s.
 fn on_kernel<F, T>(app: impl FnOnce() -> F + Send + Clone + 'static) -> T
@@ -210,8 +211,34 @@ fn ready_calls_leave_time_to_the_kernel() {
         let (stream_at, datagrams_at) = (listener.local_addr().unwrap(), datagrams.local_addr().unwrap());
         let silent = UdpSocket::bind(any).await.unwrap();
         tokio::task::spawn_local(serve_slowly(listener, datagrams));
+        full_queue_leaves_time(&silent).await;
         ready_calls_leave_time(stream_at, datagrams_at, silent.local_addr().unwrap()).await;
     });
+}
+
+/// Other CPUs can fill the kernel's queue as fast as a task empties it.
+async fn full_queue_leaves_time(socket: &UdpSocket) {
+    // More than a task's budget (128), and no more than the default receive buffer holds.
+    const DATAGRAMS: usize = 200;
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..DATAGRAMS {
+        sender.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+    }
+    socket.readable().await.unwrap();
+    let (mut received, mut most) = (0, 0);
+    poll_fn(|cx| {
+        let before = received;
+        while received < DATAGRAMS {
+            let mut buf = [0; 9];
+            let Poll::Ready(from) = socket.poll_recv_from(cx, &mut ReadBuf::new(&mut buf)) else { break };
+            assert_eq!(from.unwrap(), sender.local_addr().unwrap());
+            received += 1;
+        }
+        most = most.max(received - before);
+        if received < DATAGRAMS { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    assert!(most <= 128, "one poll received {most} datagrams");
 }
 
 #[test]

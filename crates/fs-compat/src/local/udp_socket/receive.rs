@@ -176,8 +176,13 @@ impl UdpSocket {
     }
 
     fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
-        let own = |buf: &mut [u8]| self.call(|stack, id| receive(stack, id, buf, peek));
-        self.receive_by_turns(buf, peek, own, |buf, kernel| self.receive_of(kernel, buf, peek))
+        self.receive_from_side(buf, peek).map(|(received, _)| received)
+    }
+
+    /// Like [`UdpSocket::receive_now`], and returns the side that had the datagram.
+    fn receive_from_side(&self, buf: &mut [u8], peek: bool) -> io::Result<((usize, SocketAddr), Side)> {
+        let own = |buf: &mut [u8]| Ok((self.call(|stack, id| receive(stack, id, buf, peek))?, Side::Engine));
+        self.receive_by_turns(buf, peek, own, |buf, kernel| Ok((self.receive_of(kernel, buf, peek)?, Side::Kernel)))
     }
 
     fn receive_of(&self, kernel: &KernelSide, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
@@ -186,12 +191,13 @@ impl UdpSocket {
 
     fn poll_receive(&self, cx: &mut Context<'_>, buf: &mut [u8], peek: bool) -> Poll<io::Result<(usize, SocketAddr)>> {
         ready!(poll_budget(cx));
-        let received = self.receive_now(buf, peek);
+        let received = self.receive_from_side(buf, peek);
         if !is_none(&received) {
-            if peek || received.is_err() {
+            // Only this core fills the engine's queue. Other CPUs fill the kernel's while this task empties it.
+            if peek || !matches!(received, Ok((_, Side::Engine))) {
                 spend_budget(cx);
             }
-            return Poll::Ready(received);
+            return Poll::Ready(received.map(|(received, _)| received));
         }
         self.core.wait(Wait::UdpRead, self.id.index, cx.waker());
         let Some(kernel) = &self.kernel else { return Poll::Pending };
