@@ -1,6 +1,6 @@
 //! Receiving datagrams. Bytes that do not fit into the buffer are lost, as with recvfrom(2).
 
-use super::UdpSocket;
+use super::{UdpSocket, to_io_error};
 use crate::local::udp_kernel::KernelSide;
 use bytes::BufMut;
 use fs_core::{Error, UdpId};
@@ -145,6 +145,10 @@ impl UdpSocket {
         own: impl FnOnce(&mut B) -> io::Result<R>,
         theirs: impl Fn(&mut B, &KernelSide) -> io::Result<R>,
     ) -> io::Result<R> {
+        // A child of fork(2) shares the kernel's queue with its parent.
+        if !self.core.is_here() {
+            return Err(to_io_error(Error::BadSocket));
+        }
         let is_kernel_first = self.turn.get() == 0;
         let received = match &self.kernel {
             Some(kernel) if is_kernel_first => theirs(buf, kernel),
