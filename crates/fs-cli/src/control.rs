@@ -1,5 +1,6 @@
 //! Finds the daemon's control socket.
 
+use crate::run::host_has_unit;
 use anyhow::{Context, anyhow};
 use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL, Service, USER_CONTROL};
 use std::path::{Path, PathBuf};
@@ -62,9 +63,44 @@ impl ControlArgs {
 
 /// Returns the command that replaces the daemon at `path`. `fastsock run` starts the next one of a user.
 pub(crate) fn restart(path: &Path) -> String {
-    if path == Path::new(SYSTEM_CONTROL) && Path::new("/run/systemd/system").is_dir() {
+    restart_by(path, path == Path::new(SYSTEM_CONTROL) && host_has_unit())
+}
+
+fn restart_by(path: &Path, is_unit: bool) -> String {
+    if is_unit {
         "systemctl restart fastsock".to_owned()
     } else {
-        format!("pkill -f 'fastsock up --control {}'", path.display())
+        // The brackets keep the pattern from matching the command lines of sudo and of a shell that contain it.
+        format!("pkill -f '[f]astsock up .*--control {}'", path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    /// Lists what it would end. The shell that runs it has the path in its command line, too.
+    #[test]
+    fn command_without_a_unit_matches_daemons_only() {
+        let path = std::env::temp_dir().join(format!("fastsock-restart-{}.sock", std::process::id()));
+        let daemon = |options: &[&str]| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "read line", "fastsock", "up"]).args(options).arg("--control").arg(&path);
+            command.stdin(Stdio::piped()).spawn().unwrap()
+        };
+        let mut daemons = [daemon(&[]), daemon(&["--config", "other.toml"])];
+        let lists = restart_by(&path, false).replacen("pkill", "pgrep", 1);
+        let output = Command::new("sh").args(["-c", &format!("{lists}; exit 0")]).output().unwrap();
+        for daemon in &mut daemons {
+            drop(daemon.stdin.take());
+            daemon.wait().unwrap();
+        }
+        let listed = String::from_utf8(output.stdout).unwrap();
+        let mut listed: Vec<u32> = listed.lines().map(|pid| pid.parse().unwrap()).collect();
+        listed.sort_unstable();
+        let mut ids = daemons.map(|daemon| daemon.id());
+        ids.sort_unstable();
+        assert_eq!(listed, ids, "{lists}");
     }
 }

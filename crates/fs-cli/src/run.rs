@@ -69,8 +69,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         (None, None) if args.quiet => {}
         (None, None) if refuses(&path) => {
             warn(format_args!(
-                "no new connection gets a ring: the daemon at {} has another version, or has reached a limit: restart \
-                 it ({}); connections with a ring go on",
+                "no new connection gets a ring: the daemon at {} has another version, or has reached a limit. If it \
+                 has another version, restart it ({}): connections with a ring go on",
                 path.display(),
                 restart(&path)
             ));
@@ -194,7 +194,7 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
 
 /// Returns true if systemd has the package's unit. Then no other daemon is started at the system's
 /// control socket: it would neither stop nor reload with the unit.
-fn host_has_unit() -> bool {
+pub(crate) fn host_has_unit() -> bool {
     let mut command = Command::new("systemctl");
     command.args(["show", "--property=LoadState", "--value", UNIT]).env_remove("LD_PRELOAD").stderr(Stdio::null());
     Path::new("/run/systemd/system").is_dir()

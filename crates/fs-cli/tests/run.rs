@@ -117,7 +117,7 @@ fn daemon_of_another_version_is_said() {
             }
         }
     });
-    let restart = format!("pkill -f 'fastsock up --control {}'", place.control().display());
+    let restart = format!("pkill -f '[f]astsock up .*--control {}'", place.control().display());
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let output = place.run(&place.control(), &[]);

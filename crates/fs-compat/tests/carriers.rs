@@ -14,8 +14,9 @@ use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 /// Runs `app` on one core of a runtime that only has kernel sockets. Fails after 30 s.
 fn on_kernel<F, T>(app: impl FnOnce() -> F + Send + Clone + 'static) -> T
@@ -210,8 +211,63 @@ fn ready_calls_leave_time_to_the_kernel() {
         let (stream_at, datagrams_at) = (listener.local_addr().unwrap(), datagrams.local_addr().unwrap());
         let silent = UdpSocket::bind(any).await.unwrap();
         tokio::task::spawn_local(serve_slowly(listener, datagrams));
+        full_queue_leaves_time(&silent).await;
+        strangers_leave_time().await;
         ready_calls_leave_time(stream_at, datagrams_at, silent.local_addr().unwrap()).await;
     });
+}
+
+/// More than a task's budget (128), and no more than the default receive buffer holds.
+const DATAGRAMS: usize = 200;
+
+/// Other CPUs can fill the kernel's queue as fast as a task empties it.
+async fn full_queue_leaves_time(socket: &UdpSocket) {
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..DATAGRAMS {
+        sender.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+    }
+    socket.readable().await.unwrap();
+    let (mut received, mut most) = (0, 0);
+    poll_fn(|cx| {
+        let before = received;
+        while received < DATAGRAMS {
+            let mut buf = [0; 9];
+            let Poll::Ready(from) = socket.poll_recv_from(cx, &mut ReadBuf::new(&mut buf)) else { break };
+            assert_eq!(from.unwrap(), sender.local_addr().unwrap());
+            received += 1;
+        }
+        most = most.max(received - before);
+        if received < DATAGRAMS { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    assert!(most <= 128, "one poll received {most} datagrams");
+}
+
+/// A connected socket discards the datagrams of others.
+async fn strangers_leave_time() {
+    let sender = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (peer, stranger) = (sender(), sender());
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    socket.connect(peer.local_addr().unwrap()).await.unwrap();
+    for peek in [true, false] {
+        for _ in 0..DATAGRAMS {
+            stranger.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+        }
+        peer.send_to(b"peer", socket.local_addr().unwrap()).unwrap();
+        socket.readable().await.unwrap();
+        let mut polls = 0;
+        poll_fn(|cx| {
+            polls += 1;
+            let mut buf = [0; 9];
+            let mut buf = ReadBuf::new(&mut buf);
+            let len = if peek { socket.poll_peek(cx, &mut buf) } else { socket.poll_recv(cx, &mut buf) };
+            len.map(|received| received.map(|()| assert_eq!(buf.filled(), b"peer")))
+        })
+        .await
+        .unwrap();
+        assert!(polls > 1, "one poll discarded {DATAGRAMS} datagrams");
+        let _peeked = socket.try_recv(&mut [0; 9]);
+    }
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn default_device() -> Option<String> {
     default_route(&read("/proc/net/route"), &read("/proc/net/ipv6_route"))
 }
 
-/// The route's packets are refused (linux/route.h).
+/// The route's packets are refused (linux/route.h). Only two of the four such types of an IPv4 route have it.
 const RTF_REJECT: u32 = 0x200;
 
 /// Returns the device of the default route with the lowest metric. A line of `ipv4` has a name, destination, gateway,
@@ -155,7 +155,8 @@ const RTF_REJECT: u32 = 0x200;
 fn default_route(ipv4: &str, ipv6: &str) -> Option<String> {
     let hex = |field: &str| u32::from_str_radix(field, 16).ok();
     let by_ipv4 = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
-        [name, "00000000", _, flags, _, _, metric, "00000000", ..] if hex(flags)? & RTF_REJECT == 0 => {
+        // A route of type unreachable, blackhole, prohibit or throw has no device.
+        [name, "00000000", _, _, _, _, metric, "00000000", ..] if name != "*" => {
             Some((metric.parse().ok()?, name.to_owned()))
         }
         _ => None,
@@ -176,6 +177,7 @@ mod tests {
 
     const IPV4: &str = "\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+*\t00000000\t00000000\t0001\t0\t0\t5\t00000000\t0\t0\t0
 *\t00000000\t00000000\t0201\t0\t0\t10\t00000000\t0\t0\t0
 eth0\t00000000\t010200C0\t0003\t0\t0\t200\t00000000\t0\t0\t0
 eth1\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0

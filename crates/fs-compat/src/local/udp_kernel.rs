@@ -123,7 +123,8 @@ impl KernelSide {
     }
 
     /// Returns the next datagram's length, sender and type of service or traffic class, from `only` if
-    /// that is given. Makes no system call while none has arrived.
+    /// that is given. Makes no system call while none has arrived. Returns `WouldBlock` for a datagram of
+    /// another sender: others can send as fast as a loop here would discard. The socket stays readable.
     pub(super) fn try_recv(
         &self,
         buf: &mut [u8],
@@ -134,23 +135,20 @@ impl KernelSide {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let flags = if peek { libc::MSG_PEEK } else { 0 };
-        loop {
-            let (len, from, tos) =
-                self.socket.try_io(Interest::READABLE, || recv_datagram(&self.socket, buf, flags))?;
-            let from = match from.ip().to_canonical() {
-                // Includes the scope.
-                IpAddr::V6(_) => from,
-                ip => SocketAddr::new(ip, from.port()),
-            };
-            if only.is_none_or(|only| only == from) {
-                return Ok((len, from, tos));
-            }
-            if peek {
-                // Discards a datagram from another sender, which would otherwise block the queue
-                // forever.
-                self.socket.try_recv_from(&mut [0])?;
-            }
+        let (len, from, tos) = self.socket.try_io(Interest::READABLE, || recv_datagram(&self.socket, buf, flags))?;
+        let from = match from.ip().to_canonical() {
+            // Includes the scope.
+            IpAddr::V6(_) => from,
+            ip => SocketAddr::new(ip, from.port()),
+        };
+        if only.is_none_or(|only| only == from) {
+            return Ok((len, from, tos));
         }
+        if peek {
+            // Discards a datagram from another sender, which would otherwise block the queue forever.
+            self.socket.try_recv_from(&mut [0])?;
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     /// Returns true if a datagram may be queued.

@@ -460,7 +460,8 @@ pub fn poll_budget(cx: &Context<'_>) -> Poll<()> {
 
 /// Spends one of the task's 128 operations. For calls that are ready again at once, although the reactor has
 /// not run: a task that repeats one would run forever, and what it waits for would never arrive. Calls
-/// that take from a queue, or fill one, spend nothing: the queue ends them.
+/// that take from a queue, or fill one, spend nothing if only this core works at its other end: the queue ends
+/// them.
 pub fn spend_budget(cx: &mut Context<'_>) {
     if let Poll::Ready(budget) = poll_proceed(cx) {
         budget.made_progress();

@@ -1,6 +1,6 @@
 //! Receiving datagrams. Bytes that do not fit into the buffer are lost, as with recvfrom(2).
 
-use super::UdpSocket;
+use super::{UdpSocket, to_io_error};
 use crate::local::udp_kernel::KernelSide;
 use bytes::BufMut;
 use fs_core::{Error, UdpId};
@@ -145,6 +145,10 @@ impl UdpSocket {
         own: impl FnOnce(&mut B) -> io::Result<R>,
         theirs: impl Fn(&mut B, &KernelSide) -> io::Result<R>,
     ) -> io::Result<R> {
+        // A child of fork(2) shares the kernel's queue with its parent.
+        if !self.core.is_here() {
+            return Err(to_io_error(Error::BadSocket));
+        }
         let is_kernel_first = self.turn.get() == 0;
         let received = match &self.kernel {
             Some(kernel) if is_kernel_first => theirs(buf, kernel),
@@ -176,8 +180,13 @@ impl UdpSocket {
     }
 
     fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
-        let own = |buf: &mut [u8]| self.call(|stack, id| receive(stack, id, buf, peek));
-        self.receive_by_turns(buf, peek, own, |buf, kernel| self.receive_of(kernel, buf, peek))
+        self.receive_from_side(buf, peek).map(|(received, _)| received)
+    }
+
+    /// Like [`UdpSocket::receive_now`], and returns the side that had the datagram.
+    fn receive_from_side(&self, buf: &mut [u8], peek: bool) -> io::Result<((usize, SocketAddr), Side)> {
+        let own = |buf: &mut [u8]| Ok((self.call(|stack, id| receive(stack, id, buf, peek))?, Side::Engine));
+        self.receive_by_turns(buf, peek, own, |buf, kernel| Ok((self.receive_of(kernel, buf, peek)?, Side::Kernel)))
     }
 
     fn receive_of(&self, kernel: &KernelSide, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
@@ -186,12 +195,13 @@ impl UdpSocket {
 
     fn poll_receive(&self, cx: &mut Context<'_>, buf: &mut [u8], peek: bool) -> Poll<io::Result<(usize, SocketAddr)>> {
         ready!(poll_budget(cx));
-        let received = self.receive_now(buf, peek);
+        let received = self.receive_from_side(buf, peek);
         if !is_none(&received) {
-            if peek || received.is_err() {
+            // Only this core fills the engine's queue. Other CPUs fill the kernel's while this task empties it.
+            if peek || !matches!(received, Ok((_, Side::Engine))) {
                 spend_budget(cx);
             }
-            return Poll::Ready(received);
+            return Poll::Ready(received.map(|(received, _)| received));
         }
         self.core.wait(Wait::UdpRead, self.id.index, cx.waker());
         let Some(kernel) = &self.kernel else { return Poll::Pending };
