@@ -37,6 +37,9 @@
 //!
 //! This crate re-exports items of [`fs_rt`] and [`fs_compat`].
 
+// They panic if the output is a full disk or a pipe that nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod run;
 
 pub use fastsock_macros::main;

@@ -3,7 +3,7 @@
 use fs_compat::net::{__use_on_this_thread, Background};
 use fs_rt::{Handle, Runtime};
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::time::Duration;
 
 /// Maximum duration of the end of connections, after the program's own future has ended.
@@ -109,7 +109,8 @@ impl Drop for OnThisThread {
 #[doc(hidden)]
 pub fn __main<F: Future>(main: F) -> F::Output {
     run(main).unwrap_or_else(|error| {
-        eprintln!("fastsock: {error}");
+        // `eprintln` would panic if standard error cannot be written.
+        let _unheard = writeln!(io::stderr(), "fastsock: {error}");
         std::process::exit(1)
     })
 }

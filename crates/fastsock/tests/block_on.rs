@@ -60,3 +60,20 @@ fn program_goes_on_after_its_own_shutdown() {
     });
     assert_eq!(counted.unwrap(), 1);
 }
+
+/// Standard error is a full disk, or a pipe that nobody reads.
+#[test]
+fn program_without_standard_error_runs_or_fails_as_usual() {
+    const NAME: &str = "program_without_standard_error_runs_or_fails_as_usual";
+    const CHILD: &str = "FASTSOCK_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return fastsock::__main(async {});
+    }
+    for (variable, value, code) in [("FASTSOCK_DEVICE", "fs-none0", 0), ("FASTSOCK_LINK", "no-such-link", 1)] {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", NAME, "--nocapture"]).env(CHILD, "1").env(variable, value);
+        command.stdout(std::process::Stdio::null());
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        assert_eq!(command.stderr(full).status().unwrap().code(), Some(code), "{variable}");
+    }
+}

@@ -218,8 +218,8 @@ static __always_inline int is_udp(__be16 proto, struct eth_hdr *eth, void *end)
 SEC("classifier") int share_in(struct __sk_buff *skb)
 {
     __be16 proto = skb->protocol;
-    // A VLAN tag has been taken out of the frame by now: it is for another device (eth0.5).
-    if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+    // A VLAN tag has been taken out of the frame by now: it is for another device (eth0.5). Number 0 is a priority only.
+    if (skb->pkt_type != PACKET_HOST || (skb->vlan_present && (skb->vlan_tci & 0x0fff)))
         return TCX_NEXT;
     if (proto != bpf_htons(ETH_IPV4) && proto != bpf_htons(ETH_IPV6))
         return TCX_NEXT;

@@ -286,6 +286,13 @@ impl Server {
                 tracing::warn!(device = device.name, %error, "cannot follow a change of the device");
             }
         }
+        // Before another program gets such a slot: requests of this client, and its end, would be taken for that one's.
+        let has_freed_slot = |client: &Client| {
+            client.slot.is_some_and(|(device, slot)| self.shared[device].programs.slot(slot).index == 0)
+        };
+        let ended: Vec<u64> =
+            self.clients.iter().filter(|(_, client)| has_freed_slot(client)).map(|(id, _)| *id).collect();
+        ended.into_iter().for_each(|id| self.drop_client(id));
     }
 
     /// Ends the leases of the slots whose programs have not proved them again.

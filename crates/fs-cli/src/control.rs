@@ -59,3 +59,12 @@ impl ControlArgs {
         }
     }
 }
+
+/// Returns the command that replaces the daemon at `path`. `fastsock run` starts the next one of a user.
+pub(crate) fn restart(path: &Path) -> String {
+    if path == Path::new(SYSTEM_CONTROL) && Path::new("/run/systemd/system").is_dir() {
+        "systemctl restart fastsock".to_owned()
+    } else {
+        format!("pkill -f 'fastsock up --control {}'", path.display())
+    }
+}

@@ -1,5 +1,8 @@
 //! The `fastsock` program.
 
+// They panic if the output is a full disk or a pipe that nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod bench;
 mod control;
 mod counters;

@@ -1,15 +1,18 @@
 //! `fastsock run`: starts a program with the library preloaded.
 
-use crate::control::ControlArgs;
+use crate::control::{ControlArgs, restart};
 use crate::program::obstacle;
 use crate::{said, sigpipe, warn};
 use anyhow::{Context, bail};
+use fs_pairs::counters::count;
 use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL, Service};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// The environment variable with the library's path.
 const LIBRARY_VARIABLE: &str = "FASTSOCK_LIB";
@@ -64,6 +67,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             ));
         }
         (None, None) if args.quiet => {}
+        (None, None) if refuses(&path) => {
+            warn(format_args!(
+                "no new connection gets a ring: the daemon at {} has another version, or has reached a limit: restart \
+                 it ({}); connections with a ring go on",
+                path.display(),
+                restart(&path)
+            ));
+        }
         (None, None) => {
             warn(format_args!(
                 "connections to other programs under fastsock get a ring (daemon at {})",
@@ -93,6 +104,20 @@ fn daemon(control: &ControlArgs) -> Result<PathBuf, (PathBuf, anyhow::Error)> {
             }
         }
     }
+}
+
+/// Maximum time to learn whether the daemon takes this program's messages. More: a daemon that has stopped delays the
+/// program. Fewer: on a busy host the line promises rings that do not come.
+const VERSION: Duration = Duration::from_millis(500);
+
+/// Returns true if the daemon takes no messages of this program. It may be older: an upgrade of the package does not
+/// restart a daemon that `run` has started.
+fn refuses(path: &Path) -> bool {
+    let (sender, answer) = channel();
+    let path = path.to_owned();
+    // `count` waits for longer. The thread ends when the program replaces this process.
+    let asks = std::thread::Builder::new().spawn(move || sender.send(count(&path).is_err()));
+    asks.is_ok() && answer.recv_timeout(VERSION).unwrap_or(false)
 }
 
 /// Replaces this process. Returns only if that fails.

@@ -2,6 +2,7 @@
 
 use crate::control::ControlArgs;
 use crate::services::{self, Host};
+use crate::warn;
 use anyhow::Context;
 use fs_pairs::listing::{Process, Row, list};
 use std::io::Write;
@@ -30,7 +31,7 @@ pub(crate) fn ss(args: Args) -> anyhow::Result<ExitCode> {
     };
     std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
     for state in services::without_library(&Host::this()) {
-        eprintln!("fastsock: {state}");
+        warn(format_args!("{state}"));
     }
     Ok(ExitCode::SUCCESS)
 }

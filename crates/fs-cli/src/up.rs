@@ -144,5 +144,8 @@ fn reload(config: Option<&Path>, devices: &[String], at_start: &Config, handle: 
 fn init_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    // A line that cannot be written is lost. Otherwise the subscriber would report it by `eprintln`, which panics.
+    log.log_internal_errors(false).init();
 }

@@ -1,8 +1,11 @@
 //! Commands that check their arguments: they reject what does not exist, and print a remedy. Also
 //! the formats of a running daemon's counters.
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// A directory of one test, removed when dropped.
 struct Directory(PathBuf);
@@ -132,9 +135,13 @@ impl Drop for Daemon {
 
 /// Starts a daemon and waits until it serves.
 fn daemon(control: &str) -> Daemon {
-    use std::io::{BufRead, BufReader};
     let mut command = Command::new(env!("CARGO_BIN_EXE_fastsock"));
     command.args(["up", "--control", control]).env_remove("LD_PRELOAD");
+    served(&mut command)
+}
+
+/// Starts a daemon by a command and waits until it serves.
+fn served(command: &mut Command) -> Daemon {
     let mut daemon = Daemon(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(daemon.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -169,6 +176,51 @@ fn each_counter_of_a_daemon_is_documented() {
     assert_eq!(json.as_array().unwrap().len(), plain.lines().count());
     let sockets: serde_json::Value = serde_json::from_str(&text(&["ss", "--json"])).unwrap();
     assert_eq!(sockets, serde_json::json!({ "pairs": [] }));
+}
+
+/// `fastsock run` starts daemons with a pipe that nobody reads later.
+#[test]
+fn daemon_serves_after_a_log_line_that_cannot_be_written() {
+    let directory = Directory::new("unheard");
+    warns(&directory, "/dev/full");
+}
+
+#[test]
+fn log_in_a_file_has_no_colours() {
+    let directory = Directory::new("colours");
+    let log = directory.0.join("log");
+    warns(&directory, log.to_str().unwrap());
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("WARN") && log.contains("Too many open files") && !log.contains('\u{1b}'), "{log:?}");
+}
+
+/// Makes a daemon log a warning to a file. It serves afterwards.
+fn warns(directory: &Directory, log: &str) {
+    const DESCRIPTORS: usize = 48;
+    let control = directory.0.join("control.sock");
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {DESCRIPTORS}; exec \"$@\" 2>{log}"), "sh"]);
+    command.args([env!("CARGO_BIN_EXE_fastsock"), "up", "--control"]).arg(&control).env_remove("LD_PRELOAD");
+    command.env_remove("RUST_LOG");
+    let mut daemon = served(&mut command);
+    let connect = |_| {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&control).unwrap()).map(|()| socket)
+    };
+    // Not all of them if the daemon ends.
+    let clients: Vec<_> = (0..2 * DESCRIPTORS).map_while(|one| connect(one).ok()).collect();
+    // It logs that it has no descriptor for the next one.
+    let descriptors = format!("/proc/{}/fd", daemon.0.id());
+    let has_all = || std::fs::read_dir(&descriptors).is_ok_and(|open| open.count() >= DESCRIPTORS);
+    let waits = || std::fs::metadata(log).is_ok_and(|log| log.is_file() && log.len() == 0);
+    let end = Instant::now() + Duration::from_secs(60);
+    while (!has_all() || waits()) && daemon.0.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "the daemon has descriptors left");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(clients);
+    let output = fastsock(&["stat", "--control", control.to_str().unwrap()]);
+    assert!(output.status.success(), "{}: {:?}", said(&output), daemon.0.try_wait());
 }
 
 #[test]

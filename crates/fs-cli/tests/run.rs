@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fs_pairs::{Client, Service};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketType};
 
 /// A directory with a file in place of the library.
 struct TestDirectory(PathBuf);
@@ -99,6 +100,38 @@ fn program_finds_the_daemon() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(daemon.0.wait().unwrap().success());
     assert!(!place.control().exists());
+}
+
+/// It cuts off each process, because it does not know the messages.
+#[test]
+fn daemon_of_another_version_is_said() {
+    let place = TestDirectory::new("version");
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(place.control()).unwrap()).unwrap();
+    rustix::net::listen(&socket, 8).unwrap();
+    let thread = std::thread::spawn({
+        let socket = socket.try_clone().unwrap();
+        move || {
+            while let Ok(client) = rustix::net::accept(&socket) {
+                drop(client)
+            }
+        }
+    });
+    let restart = format!("pkill -f 'fastsock up --control {}'", place.control().display());
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let output = place.run(&place.control(), &[]);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), place.expected(&place.control()));
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("another version") && said.contains(&restart) && !said.contains("get a ring") {
+            break;
+        }
+        // On a busy host the answer may come too late.
+        assert!(Instant::now() < end, "{said}");
+    }
+    rustix::net::shutdown(&socket, Shutdown::Both).unwrap();
+    thread.join().unwrap();
 }
 
 /// systemd starts services with SIGPIPE ignored, and many programs depend on that.

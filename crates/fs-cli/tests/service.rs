@@ -65,6 +65,8 @@ fn manager_is_notified_of_start_reload_and_end() {
         // Without the section of the start.
         ("[[policy]]\nring = false\n", waits("[limits]")),
         ("[limits]\npairs = 10\n", "STATUS=reloaded policies\n".to_owned()),
+        // A shared device may be away: only `--check` and a start look for it.
+        ("devices = ['fs-none0']\n[limits]\npairs = 10\n", waits("devices")),
         ("[limits]\n\narenas = 0\n", "kept the old configuration, because the new one is wrong: ".to_owned()),
     ] {
         std::fs::write(service.directory.join("fastsock.toml"), config).unwrap();

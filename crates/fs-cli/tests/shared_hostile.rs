@@ -355,6 +355,40 @@ fn lease_of_an_address_that_is_not_the_hosts_carries_nothing() {
     scene.end();
 }
 
+/// Sends frames, given in hexadecimal digits, by a device.
+const SEND: &str = "import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(('peer0', 0))
+for frame in sys.argv[1:]:
+    s.send(bytes.fromhex(frame))
+";
+
+/// A tag with number 0 carries a priority only (IEEE 802.1Q).
+#[test]
+fn frames_of_a_vlan_are_the_kernels_unless_its_number_is_0() {
+    let Some(scene) = Scene::new("vlans") else { return };
+    let Scene { lab, liar, .. } = &scene;
+    let mut untagged = datagram(at(TO[0]), at(OWN[0]), 10);
+    untagged[..6].copy_from_slice(&lab.host.enter(|| fs_xdp::NetDevice::find(DEVICE).unwrap().mac));
+    let tagged = |number: u8| {
+        let mut frame = untagged.clone();
+        frame.splice(12..12, [0x81, 0, 0xe0, number]);
+        frame
+    };
+    let before = liar.counters(lab)["in_frames"];
+    let frames = [tagged(5), tagged(0), untagged.clone()];
+    let frames = frames.map(|frame| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    lab.peer.run(&format!("python3 -c \"{SEND}\" {}", frames.join(" ")));
+    let end = Instant::now() + Duration::from_secs(30);
+    let came = || liar.counters(lab)["in_frames"] - before;
+    while came() < 2 {
+        assert!(Instant::now() < end, "{} of 2 frames", came());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(came(), 2);
+    scene.end();
+}
+
 /// Requests to the daemon without the required right are refused.
 #[test]
 fn lies_to_the_daemon_are_refused() {

@@ -15,8 +15,9 @@ mod role;
 use fs_compat::socket2::SockRef;
 use fs_rt::broker::message::{Answer, Request};
 use fs_rt::broker::wire;
+use fs_xdp::Umem;
 use lab::{Lab, ours};
-use liar::{Liar, call};
+use liar::{Liar, MEMORY, attach, call, greet};
 use rustix::net::{AddressFamily, SocketType, connect_unspec};
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -119,6 +120,51 @@ fn lease_ends_with_its_last_proof() {
     });
     // By the daemon: this process still maps the rings.
     lab.wait_for_pairs(0);
+    drop(daemon);
+    lab.down();
+}
+
+/// A program's pair ends with its sockets, while it keeps its connection to the daemon. The next program
+/// gets the slot.
+#[test]
+fn connection_ends_with_its_pair() {
+    let Some(lab) = Lab::up("freed") else { return };
+    let daemon = lab.daemon();
+    lab.host.enter(|| {
+        for releases in [true, false] {
+            let former = greet(&lab);
+            let (_, memory) = Umem::in_file(MEMORY).unwrap();
+            let (answer, sockets) = call(&former, &attach(), &[&memory]);
+            let Answer::Attached { slot, .. } = answer else { panic!("{answer:?}") };
+            drop(sockets);
+            let end = Instant::now() + WAIT;
+            while !lab.listed().is_empty() {
+                assert!(Instant::now() < end, "{:?}", lab.listed());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let next = Liar::new(&lab);
+            assert_eq!(next.slot, slot);
+            assert_eq!(next.lease(becomes_free()), Answer::Done);
+            carries(&lab, &next, PORT);
+            if releases {
+                let release = Request::Release {
+                    protocol: fs_core::Protocol::Udp,
+                    at: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT),
+                };
+                let _ended = wire::send(former.as_fd(), &release.encode(), &[]);
+                assert!(wire::receive(former.as_fd(), |fd| fd).unwrap().is_none(), "the daemon has answered");
+            }
+            drop(former);
+            // The daemon serves the connections of a user in turn.
+            for _ in 0..2 {
+                assert_eq!(call(&next.control, &Request::Resumed, &[]).0, Answer::Done);
+            }
+            assert_eq!(lab.pairs(), 1);
+            carries(&lab, &next, PORT);
+            drop(next);
+            lab.wait_for_pairs(0);
+        }
+    });
     drop(daemon);
     lab.down();
 }

@@ -1,9 +1,14 @@
 //! Sockets for any thread, between two runtimes in memory, under tokio's multi-threaded runtime.
 
 mod common;
+#[path = "common/ends.rs"]
+mod ends;
+#[path = "common/reset_after_the_end.rs"]
+mod reset_after_the_end;
 
 use common::background::{Runtimes, is_clean, within};
 use common::{CLIENT, server};
+use fs_compat::local;
 use fs_compat::net::{TcpListener, TcpStream, UdpSocket};
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -293,6 +298,36 @@ async fn half_close_and_drop_after_write() {
         all.clear();
         connected.read_to_end(&mut all).await.unwrap();
         assert!(all == answer[..60_000], "{} bytes", all.len());
+    })
+    .await;
+    runtimes.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ready_reports_ends() {
+    let runtimes = Runtimes::new();
+    let (listens, is_listening) = tokio::sync::oneshot::channel();
+    let serve = || async {
+        let listener = local::TcpListener::bind(server(7)).await.unwrap();
+        listens.send(()).unwrap();
+        ends::serve(listener).await;
+    };
+    runtimes.server.handle().spawn_on(0, serve).unwrap();
+    is_listening.await.unwrap();
+    within(async { ends::see_ends!(runtimes.connect(7)) }).await;
+    runtimes.ends_clean().await;
+}
+
+/// The peer's answer is complete. Its reset of what is written later is the writer's error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reset_after_the_end_leaves_the_end() {
+    let runtimes = Runtimes::new();
+    within(async {
+        // The second one does not fit into the ring to the handle.
+        for len in [6, 100_000] {
+            let (of_server, of_client) = (runtimes.server.handle(), runtimes.client.handle());
+            reset_after_the_end::check(&of_server, server(7), &of_client, len).await;
+        }
     })
     .await;
     runtimes.ends_clean().await;

@@ -1,10 +1,15 @@
 //! Sockets for any thread that the kernel carries, without rights and without a device.
 
+#[path = "common/ends.rs"]
+mod ends;
+#[path = "common/reset_after_the_end.rs"]
+mod reset_after_the_end;
+
 use fs_compat::net::{Background, TcpListener, TcpStream, UdpSocket};
 use fs_rt::{LinkChoice, Runtime};
 use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
@@ -92,6 +97,30 @@ async fn ready_calls_leave_time_to_other_tasks() {
 async fn end(stack: Background, deadline: Duration) {
     // An error is that of a connection which is open at the deadline.
     let _ = tokio::task::spawn_blocking(move || stack.shutdown(deadline)).await.unwrap();
+}
+
+#[tokio::test]
+async fn ready_reports_ends() {
+    let stack = start(1);
+    let (listens, at) = tokio::sync::oneshot::channel();
+    let serve = || async {
+        let listener = fs_compat::local::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listens.send(listener.local_addr().unwrap()).unwrap();
+        ends::serve(listener).await;
+    };
+    stack.handle().spawn_on(0, serve).unwrap();
+    let at = at.await.unwrap();
+    within(async { ends::see_ends!(TcpStream::connect_on(&stack.handle(), at)) }).await;
+}
+
+/// As over the core.
+#[tokio::test]
+async fn reset_after_the_end_leaves_the_end() {
+    let stack = start(1);
+    let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    for len in [6, 100_000] {
+        within(reset_after_the_end::check(&stack.handle(), at, &stack.handle(), len)).await;
+    }
 }
 
 /// A peer that reads later gets all bytes that writes have accepted, or an error.

@@ -1,15 +1,19 @@
 //! Sockets on each carrier, mostly on the kernel, which needs neither rights nor a device.
 
 mod common;
+#[path = "common/ends.rs"]
+mod ends;
 #[path = "../../fs-xdp/tests/support/own_ip.rs"]
 mod own_ip;
 
 use common::{both, server};
 use fs_compat::{TcpListener, TcpSocket, TcpStream, UdpSocket};
-use fs_rt::{LinkChoice, Runtime};
+use fs_rt::{CoreRef, LinkChoice, Runtime};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -102,6 +106,125 @@ fn kernel_errors_are_returned() {
         assert_eq!(taken.kind(), ErrorKind::AddrInUse);
         let bound = TcpSocket::new_v4().unwrap();
         assert!(bound.bind("[::1]:0".parse().unwrap()).is_err(), "of the other family");
+    });
+}
+
+/// More calls than a task's budget (128) allows in one poll.
+const CALLS: usize = 1000;
+
+/// Sends a few bytes, then its end when the client has answered. Answers datagrams.
+async fn serve_slowly(listener: TcpListener, datagrams: UdpSocket) {
+    let answer = async {
+        let mut buf = [0; 9];
+        while let Ok((n, from)) = datagrams.recv_from(&mut buf).await {
+            datagrams.send_to(&buf[..n], from).await.unwrap();
+        }
+    };
+    let talk = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"a few").await.unwrap();
+        stream.read_exact(&mut [0; 2]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+    };
+    tokio::join!(answer, talk);
+}
+
+/// Repeats calls that are ready each time. Between them, other tasks, timers and the core itself must
+/// run, as with tokio's sockets. `silent`: no datagram from there comes back.
+async fn ready_calls_leave_time(stream_at: SocketAddr, datagrams_at: SocketAddr, silent: SocketAddr) {
+    let ticks = Rc::new(Cell::new(0));
+    let ticking = ticks.clone();
+    tokio::task::spawn_local(async move {
+        loop {
+            ticking.set(ticking.get() + 1);
+            fs_rt::turn().await;
+        }
+    });
+    /// Calls it `CALLS` times in one task, and returns the last answer.
+    macro_rules! yields {
+        ($call:expr) => {{
+            ticks.set(0);
+            for _ in 1..CALLS {
+                let _ = $call.await;
+            }
+            assert!(ticks.get() > 1, "no other task runs between calls: {}", stringify!($call));
+            $call.await
+        }};
+    }
+    let mut stream = TcpStream::connect(stream_at).await.unwrap();
+    while stream.peek(&mut [0; 5]).await.unwrap() < 5 {}
+    assert_eq!(yields!(stream.peek(&mut [0; 9])).unwrap(), 5);
+    yields!(stream.readable()).unwrap();
+    yields!(stream.writable()).unwrap();
+    yields!(poll_fn(|cx| stream.poll_read_ready(cx))).unwrap();
+    yields!(poll_fn(|cx| stream.poll_write_ready(cx))).unwrap();
+    stream.read_exact(&mut [0; 5]).await.unwrap();
+    stream.write_all(b"on").await.unwrap();
+    assert_eq!(stream.read(&mut [0; 5]).await.unwrap(), 0);
+    assert_eq!(yields!(stream.read(&mut [0; 5])).unwrap(), 0);
+    assert_eq!(yields!(stream.peek(&mut [0; 5])).unwrap(), 0);
+    assert!(yields!(stream.recv_borrowed()).unwrap().is_end_of_stream());
+    stream.shutdown().await.unwrap();
+    assert_eq!(yields!(stream.write(b"more")).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let send_buffer = async || {
+        let mut buffer = stream.alloc_send_buffer().unwrap();
+        assert_eq!(buffer.put_slice(b"more"), 4);
+        stream.send_buffer(buffer).await
+    };
+    assert_eq!(yields!(send_buffer()).unwrap_err().kind(), ErrorKind::BrokenPipe);
+
+    let of_any = SocketAddr::new(if silent.ip().is_loopback() { silent.ip() } else { [0, 0, 0, 0].into() }, 0);
+    let datagrams = UdpSocket::bind(of_any).await.unwrap();
+    datagrams.send_to(b"question", datagrams_at).await.unwrap();
+    datagrams.readable().await.unwrap();
+    yields!(datagrams.readable()).unwrap();
+    yields!(datagrams.writable()).unwrap();
+    assert_eq!(yields!(datagrams.peek_from(&mut [0; 9])).unwrap(), (8, datagrams_at));
+    assert_eq!(yields!(datagrams.peek_sender()).unwrap(), datagrams_at);
+    assert_eq!(yields!(datagrams.send_to(b"x", silent)).unwrap(), 1);
+    yields!(datagrams.send_to(b"x", SocketAddr::new(silent.ip(), 0))).unwrap_err();
+
+    let listener = TcpListener::bind(of_any).await.unwrap();
+    CoreRef::require().unwrap().handle().shutdown(Duration::from_secs(30));
+    listener.accept().await.unwrap_err();
+    assert_eq!(yields!(listener.accept()).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn ready_calls_leave_time_to_the_core() {
+    both(
+        |_| async {
+            serve_slowly(TcpListener::bind(server(7)).await.unwrap(), UdpSocket::bind(server(7)).await.unwrap()).await
+        },
+        // Nobody has that address, so the datagrams wait for a neighbour.
+        |_| ready_calls_leave_time(server(7), server(7), SocketAddr::new([10, 9, 0, 77].into(), 9)),
+    );
+}
+
+#[test]
+fn ready_calls_leave_time_to_the_kernel() {
+    on_kernel(|| async {
+        let any = "127.0.0.1:0";
+        let (listener, datagrams) = (TcpListener::bind(any).await.unwrap(), UdpSocket::bind(any).await.unwrap());
+        let (stream_at, datagrams_at) = (listener.local_addr().unwrap(), datagrams.local_addr().unwrap());
+        let silent = UdpSocket::bind(any).await.unwrap();
+        tokio::task::spawn_local(serve_slowly(listener, datagrams));
+        ready_calls_leave_time(stream_at, datagrams_at, silent.local_addr().unwrap()).await;
+    });
+}
+
+#[test]
+fn ready_reports_ends() {
+    both(
+        |_| async { ends::serve(TcpListener::bind(server(7)).await.unwrap()).await },
+        |_| async { ends::see_ends!(TcpStream::connect(server(7))) },
+    );
+    on_kernel(|| async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::task::spawn_local(ends::serve(listener));
+        ends::see_ends!(TcpStream::connect(at))
     });
 }
 

@@ -1,11 +1,14 @@
-//! Error messages about a device, over veth.
+//! Error messages about a device, and a device without ARP, over veth.
 
 #[path = "common/veth.rs"]
 mod veth;
 
+use fs_compat::TcpStream;
 use fs_rt::Runtime;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use veth::{DEVICE, Wire};
+use std::time::Duration;
+use veth::{DEVICE, PEER, Wire, at};
 
 /// Set in the process that a test starts to hold the device.
 const HOLD: &str = "FS_TEST_HOLD";
@@ -93,4 +96,21 @@ fn deleted_device_is_named() {
     });
     let said = ended.unwrap_err().to_string();
     assert!(said.contains(DEVICE) && said.contains("build the runtime again"), "{said}");
+}
+
+/// Both ends have one link address, which the kernel puts into every frame then.
+#[test]
+fn device_without_arp_reaches_its_peer() {
+    let Some(wire) = Wire::up("a device without ARP") else { return };
+    for (namespace, device) in [(&wire.ours, DEVICE), (&wire.peer, "fsc1")] {
+        namespace.run(&format!("ip link set dev {device} address 02:00:00:00:00:89 arp off"));
+    }
+    let _server = wire.peer.enter(|| TcpListener::bind(at(PEER, 80)).unwrap());
+    let run = wire.ours.enter(|| {
+        Wire::runtime().run(|_| async {
+            let connected = tokio::time::timeout(Duration::from_secs(60), TcpStream::connect(at(PEER, 80)));
+            connected.await.expect("an end").expect("a connection");
+        })
+    });
+    run.unwrap();
 }

@@ -117,6 +117,66 @@ fn datagrams_that_arrive_as_one_packet() {
     assert!(peer.unwrap().wait().unwrap().success());
 }
 
+/// While the engine's queue always has datagrams, one of this host is received all the same.
+#[test]
+fn full_queue_of_the_engine_leaves_a_turn_to_the_kernel() {
+    const FULL: usize = 60;
+    let Some(wire) = Wire::up("a turn of the kernel's side") else { return };
+    let peer = Arc::new(wire.peer.enter(|| std::net::UdpSocket::bind(at(PEER, 53)).unwrap()));
+    let run = wire.ours.enter(|| {
+        Wire::runtime().run(|_| async move {
+            let socket = UdpSocket::bind("0.0.0.0:4000").await.unwrap();
+            let own = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let own_at = own.local_addr().unwrap();
+            let mut buf = [0; 100];
+            // Both neighbours are known then.
+            socket.send_to(b"?", at(PEER, 53)).await.unwrap();
+            peer.send_to(b"!", at(OURS, 4000)).unwrap();
+            assert_eq!(socket.recv_from(&mut buf).await.unwrap(), (1, at(PEER, 53)));
+            for receive in ["recv_from", "peek_from", "try_recv_from", "try_recv_batch", "try_recv_segments"] {
+                // Of ascending sizes, so that no call receives two of them.
+                for n in 1..=FULL {
+                    peer.send_to(&[7; 100][..n], at(OURS, 4000)).unwrap();
+                }
+                own.send_to(b"own", "127.0.0.1:4000").unwrap();
+                // The driver of tokio runs, and the reactor.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let (mut before, mut metas) = (None, Vec::new());
+                for n in 0..=FULL {
+                    let from = loop {
+                        // Some may still be on their way.
+                        socket.readable().await.unwrap();
+                        let from = match receive {
+                            "peek_from" => {
+                                let seen = socket.peek_from(&mut buf).await.unwrap();
+                                fs_rt::turn().await;
+                                assert_eq!(socket.recv_from(&mut buf).await.unwrap(), seen);
+                                Ok(seen.1)
+                            }
+                            "recv_from" => socket.recv_from(&mut buf).await.map(|(_, from)| from),
+                            "try_recv_from" => socket.try_recv_from(&mut buf).map(|(_, from)| from),
+                            "try_recv_batch" => {
+                                let received = socket.try_recv_batch(&mut [&mut buf], &mut metas);
+                                received.map(|_| metas.pop().unwrap().from)
+                            }
+                            _ => socket.try_recv_segments(&mut buf).map(|(meta, _)| meta.from),
+                        };
+                        match from {
+                            Err(none) if none.kind() == std::io::ErrorKind::WouldBlock => {}
+                            from => break from.unwrap(),
+                        }
+                    };
+                    if from == own_at {
+                        assert_eq!(before.replace(n), None);
+                    }
+                }
+                assert!(before.is_some_and(|before| before < 16), "{receive}: {before:?}");
+            }
+        })
+    });
+    run.unwrap();
+}
+
 /// Of two tasks that wait for the kernel's side, the last one ends before a datagram comes.
 #[test]
 fn datagram_of_the_kernel_wakes_every_task() {

@@ -7,6 +7,9 @@
 //! listening sockets (`handover`). After SIGTERM, SIGINT or SIGQUIT, open
 //! connections have `drain` to end. A second signal ends the process at once.
 
+// They panic if the output is a full disk or a pipe that nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod access_log;
 mod addresses;
 mod admin;
@@ -60,6 +63,7 @@ use handover::Inherited;
 use metrics::Metrics;
 use reload::{Generation, Logs, Reloader};
 use rustix::net::netdevice::name_to_index;
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -108,7 +112,7 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Without a backtrace: the usual error is a typo in the configuration.
-            eprintln!("Error: {error:#}");
+            let _unheard = writeln!(std::io::stderr(), "Error: {error:#}");
             let is_final = error.downcast_ref::<ConfigError>().is_some_and(|error| error.is_of_text);
             if is_final { ExitCode::from(WRONG_FILE) } else { ExitCode::FAILURE }
         }

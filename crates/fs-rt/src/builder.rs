@@ -272,6 +272,10 @@ impl Builder {
     /// Pins each thread to its CPU (default: yes). With [`LinkChoice::Kernel`], a thread runs on any CPU
     /// if it may not be pinned, or if a quota allows fewer CPUs at a time than the process has and
     /// [`Builder::cores`] names none.
+    ///
+    /// Threads and child processes that a core's task starts inherit its one CPU, on which the core
+    /// polls. Start thread pools and children before the run, or in `tokio::task::spawn_blocking`, whose
+    /// threads have all CPUs of the process.
     pub fn pin(mut self, pin: bool) -> Self {
         self.pin = pin;
         self

@@ -19,6 +19,9 @@
 //! neighbours; `ports` keeps local ports reserved in the kernel. ARCHITECTURE.md lists which part
 //! may use which.
 
+// They panic if the output is a full disk or a pipe that nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 #[doc(hidden)]
 pub mod broker;
 mod builder;
@@ -45,7 +48,8 @@ mod sys;
 mod wakers;
 
 pub use crate::core::{
-    CoreRef, CoreStack, Counted, KernelListen, PortLease, shut_down, shutdown_signal, spawn_local, turn,
+    CoreRef, CoreStack, Counted, KernelListen, PortLease, poll_budget, shut_down, shutdown_signal, spawn_local,
+    spend_budget, turn,
 };
 pub use builder::{Builder, LinkChoice, Standalone, XdpMode};
 pub use carrier::{Carrier, Why};

@@ -70,10 +70,23 @@ pub(crate) struct CoreSetup {
 /// ```
 #[must_use = "a runtime does nothing until `run` is called"]
 pub struct Runtime {
-    pub(crate) shared: Arc<Shared>,
     pub(crate) cores: Vec<CoreSetup>,
+    /// Dropped after the queues.
+    pub(crate) end: End,
     /// Values that must outlive the queues (attached programs). Dropped after them.
     pub(crate) keep: Vec<Box<dyn Any + Send>>,
+}
+
+/// Ends the runtime when it is dropped: after its run, or without one.
+pub(crate) struct End(pub(crate) Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let Self(shared) = self;
+        shared.phase.send_replace(Phase::Ended);
+        shared.control.stop();
+        shared.ports.end();
+    }
 }
 
 impl std::fmt::Debug for Runtime {
@@ -134,7 +147,7 @@ impl Runtime {
 
     /// Returns a handle, also before the runtime runs.
     pub fn handle(&self) -> Handle {
-        Handle { shared: self.shared.clone() }
+        Handle { shared: self.end.0.clone() }
     }
 
     /// Runs `app` once on every core, each time as one task that need not be `Send`. Returns the
@@ -150,7 +163,8 @@ impl Runtime {
         Fut: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let Self { shared, cores, keep } = self;
+        let Self { cores, end, keep } = self;
+        let shared = end.0.clone();
         let (mut threads, count) = (Vec::new(), cores.len());
         for (index, setup) in cores.into_iter().enumerate() {
             let (core_shared, app) = (shared.clone(), app.clone());
@@ -168,9 +182,7 @@ impl Runtime {
         }
         // A panic of the thread was caught inside and is in `failure`.
         let outputs: Vec<Option<T>> = threads.into_iter().map(|thread| thread.join().unwrap_or(None)).collect();
-        shared.phase.send_replace(Phase::Ended);
-        shared.control.stop();
-        shared.ports.end();
+        drop(end);
         drop(keep);
         if let Some(failure) = shared.failure.lock().unwrap_or_else(|e| e.into_inner()).take() {
             return Err(failure);

@@ -125,6 +125,16 @@ fn spawn_on_missing_core_is_refused() {
     assert_eq!(handle.spawn_on(0, || async {}), Err(SpawnError::Ended));
 }
 
+/// A task that waits for a core would wait for ever.
+#[test]
+fn runtime_dropped_without_a_run_has_ended() {
+    let (runtime, _peer) = runtime();
+    let handle = runtime.handle();
+    drop(runtime);
+    assert!(handle.has_ended());
+    assert_eq!(handle.spawn_on(0, || async {}), Err(SpawnError::Ended));
+}
+
 #[test]
 fn run_returns_the_results_of_the_futures() {
     let (runtime, _peer) = runtime();

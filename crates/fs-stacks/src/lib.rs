@@ -5,6 +5,9 @@
 //! or `kernel` (one pinned thread per core, kernel sockets with SO_REUSEPORT). So a comparison
 //! compares the stacks, not two programs.
 
+// They panic if the output is a full disk or a pipe that nobody reads.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod args;
 pub mod cores;
 pub mod counters;
@@ -30,5 +33,7 @@ pub fn init_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    // A line that cannot be written is lost. Otherwise the subscriber would report it by `eprintln`, which panics.
+    log.log_internal_errors(false).init();
 }

@@ -1,5 +1,7 @@
 //! Starts a program as a process and talks to it, for the program's own tests. Failures panic.
 
+#![allow(clippy::print_stderr, reason = "the output of a test")]
+
 pub use crate::sys::Signal;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;

@@ -60,7 +60,7 @@ enum verdict {
     REDIRECTED,       // to a socket of ours
     REDIRECTED_ICMP,  // errors that quote a flow of ours, to a socket of ours
     PASSED_PORT,      // TCP or UDP, not ours
-    PASSED_PROTOCOL,  // neither TCP nor UDP over IP, or not IP at all
+    PASSED_PROTOCOL,  // neither TCP nor UDP over IP, or not IP at all, or of a VLAN
     PASSED_FRAGMENT,
     PASSED_MALFORMED, // headers cut short or nonsense
     PASSED_NO_SOCKET, // ours, but the queue has no socket
@@ -401,6 +401,9 @@ static __always_inline enum verdict steer(struct xdp_md *ctx, int large)
         struct vlan_hdr *vlan = at;
         if ((void *)(vlan + 1) > end)
             return PASSED_MALFORMED;
+        // Number 0 is a priority only. A VLAN is another device's (eth0.5).
+        if (vlan->tci & bpf_htons(0x0fff))
+            return PASSED_PROTOCOL;
         proto = vlan->proto;
         at = vlan + 1;
     }

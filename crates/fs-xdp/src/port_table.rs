@@ -55,7 +55,7 @@ pub struct SteerCounters {
     pub redirected_icmp: u64,
     /// TCP and UDP packets to ports that are not ours, left to the kernel.
     pub passed_port: u64,
-    /// Packets that are neither TCP nor UDP, left to the kernel.
+    /// Packets that are neither TCP nor UDP, or of a VLAN, left to the kernel.
     pub passed_protocol: u64,
     /// Other fragments, and UDP packets of several datagrams, left to the kernel.
     pub passed_fragment: u64,

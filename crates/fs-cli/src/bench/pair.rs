@@ -62,7 +62,7 @@ pub(crate) fn pair(args: PairArgs) -> anyhow::Result<ExitCode> {
             if trips == 0 {
                 bail!("no round trip was made");
             }
-            println!("{}", trips as f64 / after.as_secs_f64());
+            writeln!(std::io::stdout(), "{}", trips as f64 / after.as_secs_f64())?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -140,21 +140,66 @@ fn bulk(device: &NetDevice) -> Vec<Finding> {
     [sending].into_iter().chain(receiving).collect()
 }
 
-/// Returns the device of the default route with the lowest metric (/proc/net/route: name, destination,
-/// gateway, flags, …).
+/// Returns the device of the default route, by IPv4's table if that has one.
 fn default_device() -> Option<String> {
-    let table = std::fs::read_to_string("/proc/net/route").ok()?;
-    let default = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let is = fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000");
-        is.then(|| Some((fields.get(6)?.parse::<u32>().ok()?, (*fields.first()?).to_owned())))?
+    let read = |table| std::fs::read_to_string(table).unwrap_or_default();
+    default_route(&read("/proc/net/route"), &read("/proc/net/ipv6_route"))
+}
+
+/// The route's packets are refused (linux/route.h).
+const RTF_REJECT: u32 = 0x200;
+
+/// Returns the device of the default route with the lowest metric. A line of `ipv4` has a name, destination, gateway,
+/// flags, two counts, metric and mask. One of `ipv6` has a destination and its length, a source and its length, the
+/// next hop, metric, two counts, flags and a name.
+fn default_route(ipv4: &str, ipv6: &str) -> Option<String> {
+    let hex = |field: &str| u32::from_str_radix(field, 16).ok();
+    let by_ipv4 = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [name, "00000000", _, flags, _, _, metric, "00000000", ..] if hex(flags)? & RTF_REJECT == 0 => {
+            Some((metric.parse().ok()?, name.to_owned()))
+        }
+        _ => None,
     };
-    table.lines().skip(1).filter_map(default).min().map(|(_, name)| name)
+    let by_ipv6 = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, "00", _, _, _, metric, _, _, flags, name] if hex(flags)? & RTF_REJECT == 0 => {
+            Some((hex(metric)?, name.to_owned()))
+        }
+        _ => None,
+    };
+    let lowest = ipv4.lines().filter_map(by_ipv4).min().or_else(|| ipv6.lines().filter_map(by_ipv6).min());
+    lowest.map(|(_, name)| name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const IPV4: &str = "\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+*\t00000000\t00000000\t0201\t0\t0\t10\t00000000\t0\t0\t0
+eth0\t00000000\t010200C0\t0003\t0\t0\t200\t00000000\t0\t0\t0
+eth1\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
+eth2\t00000000\t010200C0\t0003\t0\t0\t0\t00000080\t0\t0\t0
+";
+    const IPV6: &str = "\
+fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth3
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 00000064 00000001 00000000 00200200       lo
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000002 00000400 00000001 00000000 00000003     eth4
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000003 00000200 00000001 00000000 00000003     eth5
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo
+";
+
+    #[test]
+    fn device_of_the_default_route_is_found() {
+        assert_eq!(default_route(IPV4, IPV6).as_deref(), Some("eth1"));
+        let without = |table: &str, devices: [&str; 2]| {
+            let lines = table.lines().filter(|line| !devices.iter().any(|device| line.contains(device)));
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        let (ipv4, ipv6) = (without(IPV4, ["eth0", "eth1"]), without(IPV6, ["eth4", "eth5"]));
+        assert_eq!(default_route(&ipv4, IPV6).as_deref(), Some("eth5"));
+        assert_eq!(default_route(&ipv4, &ipv6), None);
+    }
 
     /// An unknown device has no TSO, and only veth has a peer device.
     #[test]

@@ -4,18 +4,18 @@ use super::finding::Finding;
 use crate::run;
 
 pub(super) fn look() -> Vec<Finding> {
-    vec![kernel(), privilege(), memlock(), jit(), library()]
+    vec![kernel(&rustix::system::uname().release().to_string_lossy()), privilege(), memlock(), jit(), library()]
 }
 
 /// The oldest supported kernel. 5.14 added SO_NETNS_COOKIE, by which the daemon distinguishes
 /// network namespaces. (The features of AF_XDP that we use need 5.11.)
 const OLDEST: (u32, u32) = (5, 14);
+/// Added bpf_get_netns_cookie() for programs of sock_ops, by which a client's name finds its connection.
+const WIRE: (u32, u32) = (5, 15);
 const MULTI_BUFFER: (u32, u32) = (6, 6);
 
-fn kernel() -> Finding {
-    let name = rustix::system::uname();
-    let release = name.release().to_string_lossy();
-    match version(&release) {
+fn kernel(release: &str) -> Finding {
+    match version(release) {
         Some(v) if v < OLDEST => Finding::bad(
             "kernel",
             format!("Linux {release} is too old for the daemon (it needs AF_XDP with bpf_link, and SO_NETNS_COOKIE)"),
@@ -23,7 +23,14 @@ fn kernel() -> Finding {
         ),
         Some(v) if v < MULTI_BUFFER => Finding::note(
             "kernel",
-            format!("Linux {release} has no multi-buffer packets for AF_XDP, and programs cannot share a device"),
+            format!(
+                "Linux {release} has no multi-buffer packets for AF_XDP, and programs cannot share a device{}",
+                if v < WIRE {
+                    "; `[wire]` needs 5.15, or a kernel to which a distribution has added the same"
+                } else {
+                    ""
+                }
+            ),
             "use Linux 6.6 or later if the MTU is above 3506, or if several programs at a time need one device",
         ),
         Some(_) => Finding::good("kernel", format!("Linux {release}")),
@@ -104,6 +111,13 @@ fn library() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernel_that_is_too_old_for_wire_is_said() {
+        let says = |release| kernel(release).to_string();
+        assert!(says("5.14.0-503.el9").starts_with("note") && says("5.14.0-503.el9").contains("`[wire]` needs 5.15"));
+        assert!(!says("5.15.0").contains("[wire]") && says("6.6.0").starts_with("ok"));
+    }
 
     #[test]
     fn kernel_releases_are_parsed() {

@@ -1,7 +1,7 @@
 //! The running daemon.
 
 use super::finding::Finding;
-use crate::control::ControlArgs;
+use crate::control::{ControlArgs, restart};
 use crate::services::{self, Host};
 use fs_pairs::Reason;
 use fs_pairs::counters::{Counters, count};
@@ -25,7 +25,10 @@ fn daemon(control: &ControlArgs) -> Vec<Finding> {
         Err(error) => vec![Finding::note(
             "daemon",
             format!("the daemon at {} does not answer: {error}", path.display()),
-            "check that it has this program's version, and restart it: open connections go on",
+            format!(
+                "if it has another version than this program, restart it: {}; open connections go on",
+                restart(&path)
+            ),
         )],
     }
 }

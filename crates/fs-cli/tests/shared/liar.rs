@@ -38,7 +38,7 @@ pub(crate) struct Liar {
     pub(crate) control: OwnedFd,
     pub(crate) rings: Rings,
     memory: std::fs::File,
-    slot: u16,
+    pub(crate) slot: u16,
     token: [u64; 2],
     next: u64,
     segments: OwnedFd,

@@ -2,12 +2,12 @@
 
 use crate::borrowed_unsafe::SendBuffer;
 use crate::error::{IntoIo, to_io_error};
-use fs_core::{Connect, Error, Ready as CoreReady, TcpId};
-use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease};
+use fs_core::{Connect, Error, Ready as CoreReady, TcpId, TcpState};
+use fs_rt::{CoreRef, CoreStack, Interest as Wait, PortLease, poll_budget, spend_budget};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Deref;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, Ready};
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl CoreStream {
 
     /// Returns the part of `interest` that is ready now.
     pub(super) fn ready_now(&self, interest: Interest) -> io::Result<Ready> {
-        let ready = self.inspect(|stack, id| stack.tcp_ready(id))?;
+        let (ready, state) = self.inspect(|stack, id| Ok((stack.tcp_ready(id)?, stack.tcp_state(id)?)))?;
         if !interest.is_readable() && !interest.is_writable() && !interest.is_priority() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -99,6 +99,14 @@ impl CoreStream {
         if interest.is_writable() && ready.intersects(CoreReady::WRITE | CoreReady::CLOSED) {
             answer |= Ready::WRITABLE;
         }
+        // As of tcp_poll's EPOLLHUP and EPOLLRDHUP.
+        let is_over = matches!(state, TcpState::Closing | TcpState::LastAck | TcpState::TimeWait | TcpState::Closed);
+        if interest.is_readable() && (is_over || state == TcpState::CloseWait) {
+            answer |= Ready::READ_CLOSED;
+        }
+        if interest.is_writable() && is_over {
+            answer |= Ready::WRITE_CLOSED;
+        }
         if interest.is_priority() && ready.intersects(CoreReady::PRIORITY | CoreReady::CLOSED) {
             answer |= Ready::PRIORITY;
         }
@@ -106,8 +114,10 @@ impl CoreStream {
     }
 
     pub(super) fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+        ready!(poll_budget(cx));
         let answer = self.ready_now(interest)?;
         if !answer.is_empty() {
+            spend_budget(cx);
             return Poll::Ready(Ok(answer));
         }
         if interest.is_readable() || interest.is_priority() {
@@ -122,6 +132,7 @@ impl CoreStream {
     pub(super) async fn send_buffer(&self, buffer: SendBuffer) -> io::Result<()> {
         let mut buffer = Some(buffer);
         poll_fn(|cx| {
+            ready!(poll_budget(cx));
             let Some(mine) = buffer.take() else { return Poll::Ready(Ok(())) };
             // The guard owns the frame until it is queued, so a cancelled send frees it.
             if let Err(error) = self.inspect(|stack, id| match stack.tcp_ready(id)? {
@@ -129,6 +140,7 @@ impl CoreStream {
                 _ => Err(Error::WouldBlock),
             }) {
                 if error.kind() != io::ErrorKind::WouldBlock {
+                    spend_budget(cx);
                     return Poll::Ready(Err(error));
                 }
                 buffer = Some(mine);
@@ -145,6 +157,7 @@ impl CoreStream {
                 }
                 Err((error, frame)) => {
                     drop(SendBuffer::from_frame(self.core.clone(), frame));
+                    spend_budget(cx);
                     Poll::Ready(Err(to_io_error(error)))
                 }
             }

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{Interest, ReadBuf, Ready};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::coop::consume_budget;
 
 /// Largest piece that [`KernelStream::poll_borrowed`] reads: the capacity of a frame.
 const PIECE: usize = 2048;
@@ -136,6 +137,8 @@ impl KernelStream {
     // ---- readiness
 
     pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        // tokio's `ready` spends nothing.
+        consume_budget().await;
         self.here()?.ready(interest).await
     }
 
@@ -224,7 +227,7 @@ impl KernelStream {
     /// As [`KernelStream::peek`], for any number of tasks.
     pub(super) async fn recv_borrowed(&self) -> io::Result<BorrowedBytes> {
         loop {
-            self.here()?.readable().await?;
+            self.ready(Interest::READABLE).await?;
             match self.try_borrowed() {
                 Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
                 received => return received,
@@ -296,7 +299,7 @@ impl KernelStream {
     pub(super) async fn send_buffer(&self, buffer: SendBuffer) -> io::Result<()> {
         let mut left = &buffer[..];
         while !left.is_empty() {
-            self.here()?.writable().await?;
+            self.ready(Interest::WRITABLE).await?;
             match self.try_write(left) {
                 Err(full) if full.kind() == io::ErrorKind::WouldBlock => {}
                 sent => left = &left[sent?..],

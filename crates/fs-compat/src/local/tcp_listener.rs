@@ -7,7 +7,7 @@ use crate::local::kernel_stream::{KernelStream, canonical};
 use crate::local::tcp_stream::TcpStream;
 use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Listen, ListenerId, TcpOptions};
-use fs_rt::{CoreRef, CoreStack, Interest, PortLease, shut_down};
+use fs_rt::{CoreRef, CoreStack, Interest, PortLease, poll_budget, shut_down, spend_budget};
 use socket2::SockRef;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -132,6 +132,8 @@ impl TcpListener {
     /// Polls for a connection, as [`TcpListener::accept`] does.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         if self.core.is_shutting_down() && !self.core.is_listening(self.id) {
+            ready!(poll_budget(cx));
+            spend_budget(cx);
             return Poll::Ready(Err(shut_down()));
         }
         let turn = self.turn.get();

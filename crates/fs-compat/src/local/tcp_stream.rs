@@ -11,7 +11,7 @@ use crate::local::kernel_stream::KernelStream;
 use crate::on_core_unsafe::OnItsCore;
 use bytes::BufMut;
 use fs_core::{Connect, Error, Protocol, Received, Shutdown, TcpId, TcpOptions};
-use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
+use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease, spend_budget};
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -259,6 +259,9 @@ impl TcpStream {
             buf.advance(n);
             Ok(n)
         });
+        if let Poll::Ready(Ok(_)) = peeked {
+            spend_budget(cx);
+        }
         peeked.map(IntoIo::io)
     }
 
@@ -276,9 +279,12 @@ impl TcpStream {
             let most = (stack.tcp_queued(id)?.0 as usize).clamp(1, buf.remaining());
             let n = stack.tcp_recv(id, buf.initialize_unfilled_to(most))?;
             buf.advance(n);
-            Ok(())
+            Ok(n)
         });
-        received.map(IntoIo::io)
+        if let Poll::Ready(Ok(0)) = received {
+            spend_budget(cx);
+        }
+        received.map(|received| received.map(drop).io())
     }
 
     /// Returns the next received bytes in the frame in which they arrived, without a copy. Bytes
@@ -298,7 +304,10 @@ impl TcpStream {
         received.map(|received| {
             Ok(match received.io()? {
                 Received::Frame(frame) => BorrowedBytes::new(own.core.clone(), frame),
-                Received::EndOfStream => BorrowedBytes::end_of_stream(own.core.clone()),
+                Received::EndOfStream => {
+                    spend_budget(cx);
+                    BorrowedBytes::end_of_stream(own.core.clone())
+                }
             })
         })
     }

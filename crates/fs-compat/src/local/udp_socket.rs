@@ -10,14 +10,14 @@ use crate::local::attempts::when_ready;
 use crate::local::udp_kernel::{KernelSide, source_in_kernel};
 use crate::on_core_unsafe::OnItsCore;
 use fs_core::{Error, Protocol, Ready as CoreReady, UdpId, UdpMeta};
-use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease};
+use fs_rt::{Carrier, CoreRef, CoreStack, Interest as Wait, PortLease, poll_budget, spend_budget};
 use socket2::SockRef;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{Interest, Ready};
 use tokio::net::{ToSocketAddrs, lookup_host};
 
@@ -71,18 +71,24 @@ pub struct UdpSocket {
     pub(super) kernel: Option<KernelSide>,
     /// Only the kernel's side reaches the peer: it is this host, or behind another device.
     elsewhere: Cell<bool>,
+    /// Counts receives: see [`receive::KERNEL_FIRST`].
+    turn: Cell<u8>,
     lease: PortLease,
 }
 
 impl UdpSocket {
+    fn new(core: CoreRef, id: UdpId, lease: PortLease) -> Self {
+        let (elsewhere, turn) = Default::default();
+        Self { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere, turn, lease }
+    }
+
     /// Binds to the first address that is available.
     pub async fn bind<A: ToSocketAddrs>(addr: A) -> io::Result<UdpSocket> {
         each_addr(addr, async |at| {
             let core = CoreRef::require()?;
             let (id, lease) = core.bind_udp(at)?.io()?;
             // From here on, an error drops the socket, which closes it.
-            let mut socket =
-                UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
+            let mut socket = UdpSocket::new(core, id, lease);
             socket.kernel = KernelSide::of(&socket.lease)?;
             Ok(socket)
         })
@@ -120,8 +126,7 @@ impl UdpSocket {
         socket.set_nonblocking(true)?;
         let (id, lease) = core.bind_udp_by(at, socket.into())?.io()?;
         // From here on an error closes the socket.
-        let mut socket =
-            UdpSocket { _stays: OnItsCore::HERE, core, id, kernel: None, elsewhere: Cell::new(false), lease };
+        let mut socket = UdpSocket::new(core, id, lease);
         socket.kernel = KernelSide::of(&socket.lease)?;
         socket.call(|stack, id| stack.udp_set_tos(id, tos))?;
         match device {
@@ -223,6 +228,10 @@ impl UdpSocket {
             return kernel.poll_send(cx, buf, peer);
         }
         let sent = self.poll_op(cx, Wait::UdpWrite, |stack, id| send(stack, id, buf, target));
+        if let Poll::Ready(Ok(_)) = sent {
+            // While the neighbour is unknown, a new datagram takes the place of an older one.
+            spend_budget(cx);
+        }
         let Poll::Ready(Err(refused)) = &sent else { return sent };
         match self.other_way(refused, target) {
             Some((kernel, target)) => kernel.poll_send(cx, buf, target),
@@ -273,6 +282,7 @@ impl UdpSocket {
     }
 
     fn poll_ready(&self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<Ready>> {
+        ready!(poll_budget(cx));
         let mut answer = self.ready_now(interest)?;
         // Asked although the engine's side can send: it nearly always can.
         if let Some(kernel) = self.kernel.as_ref().filter(|_| interest.is_readable() && !answer.is_readable())
@@ -287,6 +297,7 @@ impl UdpSocket {
             answer = answer - Ready::WRITABLE;
         }
         if !answer.is_empty() {
+            spend_budget(cx);
             return Poll::Ready(Ok(answer));
         }
         if interest.is_readable() {

@@ -35,6 +35,9 @@ pub(super) const OPTIONS: u8 = 32;
 /// Set by the handle: TCP_QUICKACK was set to [`SharedStream::quickack`].
 pub(super) const QUICKACK: u8 = 64;
 
+/// Set by the task: the peer's FIN ended the received bytes, so no error does.
+const COMPLETE: u8 = 128;
+
 /// Stored instead of an errno: the runtime ended.
 const ENDED: i32 = -1;
 
@@ -209,6 +212,18 @@ impl SharedStream {
         }
     }
 
+    /// Call when the last byte has been received. As by SOCK_DONE in tcp_recvmsg, readers then see the end
+    /// of the stream before an error that writing has found since.
+    pub(super) fn end_of_stream(&self) {
+        let is_complete = match self.error.load(Ordering::Acquire) {
+            // A reset that came after the FIN.
+            0 | libc::EPIPE => COMPLETE,
+            // A write has taken the error of a connection that a reset cut off.
+            _ => 0,
+        };
+        self.say(IN_OVER | is_complete);
+    }
+
     /// Stores the error. The first one is the one that is reported.
     pub(super) fn fail(&self, error: &io::Error) {
         let code = error.raw_os_error().unwrap_or(libc::EIO);
@@ -267,6 +282,7 @@ impl SharedStream {
             return None;
         }
         if first.is_empty()
+            && !self.has(COMPLETE)
             && let Some(error) = self.take_error()
         {
             return Some(Err(error));
@@ -285,6 +301,16 @@ impl SharedStream {
 
     pub(super) fn is_readable(&self) -> bool {
         self.has(IN_OVER) || lock(&self.incoming).slots() > 0
+    }
+
+    /// Returns true if the task has received all bytes up to the end. They may be unread.
+    pub(super) fn has_read_end(&self) -> bool {
+        self.has(IN_OVER)
+    }
+
+    /// Returns true if the connection is over: as on tokio's socket, not by the end of this direction alone.
+    pub(super) fn has_write_end(&self) -> bool {
+        self.has(OUT_OVER) || self.has(SHUT) && self.has(IN_OVER)
     }
 
     pub(super) fn is_writable(&self) -> bool {

@@ -73,14 +73,14 @@ impl Task {
             });
             match got {
                 Poll::Pending => break,
-                Poll::Ready(Ok(n @ 1..)) => moved += n,
-                Poll::Ready(end) => {
+                Poll::Ready(Ok(0)) => {
                     self.in_open = false;
-                    if let Err(error) = end {
-                        self.shared.fail(&error);
-                        self.out_open = false;
-                        self.shared.say(OUT_OVER);
-                    }
+                    self.shared.end_of_stream();
+                }
+                Poll::Ready(Ok(n)) => moved += n,
+                Poll::Ready(Err(error)) => {
+                    self.in_open = false;
+                    self.broken(&error);
                     self.shared.say(IN_OVER);
                 }
             }

@@ -101,8 +101,14 @@ impl TcpStream {
             if interest.is_readable() && self.shared.is_readable() {
                 ready |= Ready::READABLE;
             }
+            if interest.is_readable() && self.shared.has_read_end() {
+                ready |= Ready::READ_CLOSED;
+            }
             if interest.is_writable() && self.shared.is_writable() {
                 ready |= Ready::WRITABLE;
+            }
+            if interest.is_writable() && self.shared.has_write_end() {
+                ready |= Ready::WRITE_CLOSED;
             }
             (!ready.is_empty()).then_some(ready)
         };

@@ -16,7 +16,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
+use tokio::task::coop::{has_budget_remaining, poll_proceed};
 
 thread_local! {
     static CURRENT: RefCell<Option<CoreRef>> = const { RefCell::new(None) };
@@ -132,7 +133,8 @@ impl CoreRef {
         !self.0.in_child.get()
     }
 
-    /// Calls the stack, and registers for `interest` in slot `index` if it returns `WouldBlock`.
+    /// Calls the stack, and registers for `interest` in slot `index` if it returns `WouldBlock`. A call
+    /// that can succeed without end while the reactor waits must spend some budget: [`spend_budget`].
     #[inline]
     pub fn poll_op<R>(
         &self,
@@ -141,15 +143,18 @@ impl CoreRef {
         index: u32,
         f: impl FnOnce(&mut CoreStack) -> Result<R, Error>,
     ) -> Poll<Result<R, Error>> {
-        if !self.is_here() {
-            return Poll::Ready(Err(Error::BadSocket));
-        }
-        match self.stack(f) {
+        ready!(poll_budget(cx));
+        match if self.is_here() { self.stack(f) } else { Err(Error::BadSocket) } {
+            Ok(answer) => Poll::Ready(Ok(answer)),
             Err(Error::WouldBlock) => {
                 self.wait(interest, index, cx.waker());
                 Poll::Pending
             }
-            answer => Poll::Ready(answer),
+            // The next call may fail again.
+            Err(error) => {
+                spend_budget(cx);
+                Poll::Ready(Err(error))
+            }
         }
     }
 
@@ -439,6 +444,27 @@ pub async fn shutdown_signal() {
     drop(core);
     // An error means that the runtime is gone, which is a shutdown too.
     let _ = phase.wait_for(|phase| !phase.is_running()).await;
+}
+
+/// Ready if the task has some of tokio's budget left. Otherwise the task continues after every other task
+/// of this core, and the reactor, has run once.
+#[inline]
+pub fn poll_budget(cx: &Context<'_>) -> Poll<()> {
+    if has_budget_remaining() {
+        return Poll::Ready(());
+    }
+    // tokio's `poll_proceed` would leave the task until the driver runs: up to `EVENT_INTERVAL` polls later.
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Spends one of the task's 128 operations. For calls that are ready again at once, although the reactor has
+/// not run: a task that repeats one would run forever, and what it waits for would never arrive. Calls
+/// that take from a queue, or fill one, spend nothing: the queue ends them.
+pub fn spend_budget(cx: &mut Context<'_>) {
+    if let Poll::Ready(budget) = poll_proceed(cx) {
+        budget.made_progress();
+    }
 }
 
 /// Lets every other task of this core, and the reactor, run once.

@@ -18,7 +18,7 @@ mod lease;
 mod park;
 mod state;
 
-pub use core_ref::{CoreRef, Counted, shut_down, shutdown_signal, spawn_local, turn};
+pub use core_ref::{CoreRef, Counted, poll_budget, shut_down, shutdown_signal, spawn_local, spend_budget, turn};
 pub(crate) use gone_link::GoneLink;
 pub use io::CoreStack;
 pub(crate) use io::{CoreIo, CoreLinks};

@@ -11,7 +11,7 @@ use fs_core::{Cidr, IfaceId, Refusal, Route};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkHeader, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
     RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType,
@@ -26,6 +26,8 @@ pub(crate) struct Device {
     pub(crate) index: u32,
     pub(crate) mac: [u8; 6],
     pub(crate) mtu: u16,
+    /// The kernel resolves no neighbours there: it uses the device's own link address (`arp_constructor`).
+    pub(crate) no_arp: bool,
     pub(crate) addrs: Vec<Cidr>,
     /// The device was deleted, or has left the namespace, and was not adopted again.
     pub(crate) gone: bool,
@@ -249,6 +251,7 @@ impl Mirror {
                 device.leave();
                 continue;
             };
+            device.no_arp = link.header.flags.contains(LinkFlags::Noarp);
             link.attributes.iter().for_each(|attribute| match attribute {
                 LinkAttribute::Mtu(mtu) => device.mtu = u16::try_from(*mtu).unwrap_or(u16::MAX),
                 LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
@@ -349,6 +352,9 @@ impl Mirror {
             return Ok(Some(WorldChange::Neighbour { iface, addr, mac: self.stand_in }));
         }
         let Some(device) = self.devices.get(usize::from(iface.0)) else { return Ok(None) };
+        if device.no_arp {
+            return Ok(Some(WorldChange::Neighbour { iface, addr, mac: Some(device.mac) }));
+        }
         self.asked.insert((iface, addr));
         if let Err(error) = self.netlink.use_neighbour(device.index, addr) {
             self.asked.remove(&(iface, addr));

@@ -117,6 +117,17 @@ fn cores_and_control_thread_exchange_two_buffers() {
     assert_eq!(buffers.len(), 2);
 }
 
+/// The kernel reports no neighbour of such a device.
+#[test]
+fn neighbour_without_arp_has_the_devices_address() {
+    let index = std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+    let mut mirror = Mirror::read(&[index]).unwrap();
+    let (iface, addr, mac) = (IfaceId(0), Ipv4Addr::new(127, 0, 0, 9).into(), [2, 0, 0, 0, 0, 9]);
+    (mirror.devices[0].mac, mirror.devices[0].no_arp) = (mac, true);
+    let answer = WorldChange::Neighbour { iface, addr, mac: Some(mac) };
+    assert_eq!(mirror.need(iface, addr).unwrap(), Some(answer));
+}
+
 /// Routes without a device of ours, which still count.
 #[test]
 fn refusing_routes_are_mirrored() {

@@ -15,7 +15,7 @@ use crate::netlink::Netlink;
 use crate::poll::PollPolicy;
 use crate::ports::{Addresses, Ephemeral, PortSink, Ports, reserve_ephemeral};
 use crate::rss::Known;
-use crate::runtime::{CoreSetup, Runtime};
+use crate::runtime::{CoreSetup, End, Runtime};
 use crate::shared::{Message, Shared};
 use crate::sys::{Clock, raise_open_files};
 use check::{check, choose_cores, find_devices};
@@ -24,6 +24,7 @@ use fs_core::{Addressing, Cidr, CoreId, IfaceId, Interface, Route, Secret, Stack
 use fs_xdp::{LinkCaps, NetDevice, XdpError};
 use links::{Opened, link_error, open};
 use std::ffi::OsStr;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +81,8 @@ fn warn(missing: &BuildError) {
     if tracing::dispatcher::has_been_set() {
         tracing::warn!(%missing, "{WHAT}");
     } else {
-        eprintln!("fastsock: {WHAT}: {missing}");
+        // `eprintln` would panic if standard error cannot be written.
+        let _unheard = writeln!(std::io::stderr(), "fastsock: {WHAT}: {missing}");
     }
 }
 
@@ -181,7 +183,7 @@ fn build_once(builder: &mut Builder) -> Result<Runtime, BuildError> {
         clock,
         given_up: given_up.take().unwrap_or_default(),
     });
-    Ok(Runtime { cores: setups.collect(), shared, keep })
+    Ok(Runtime { cores: setups.collect(), end: End(shared), keep })
 }
 
 /// Ephemeral ports of a program on shared devices, unless it asks for a number: several programs

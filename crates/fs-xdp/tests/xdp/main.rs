@@ -223,11 +223,14 @@ fn ephemeral_ports_fragments_icmp_ipv6_and_vlans() {
     bad[14] = 0x44;
     deliver(bad, &mut end, "header length below 20", false);
 
-    // One VLAN tag is skipped, two are not.
+    // One tag with a priority only is skipped. A VLAN is another device's.
     let mut tagged = whole.clone();
-    tagged.splice(12..12, [0x81, 0, 0, 5]);
-    deliver(tagged.clone(), &mut end, "one tag", true);
-    tagged.splice(12..12, [0x88, 0xa8, 0, 6]);
+    tagged.splice(12..12, [0x81, 0, 0xe0, 0]);
+    deliver(tagged.clone(), &mut end, "a priority", true);
+    tagged[15] = 5;
+    deliver(tagged.clone(), &mut end, "a VLAN", false);
+    tagged[15] = 0;
+    tagged.splice(12..12, [0x88, 0xa8, 0, 0]);
     deliver(tagged, &mut end, "two tags", false);
 
     // An ICMP error about a packet that end 1 has sent from its port.

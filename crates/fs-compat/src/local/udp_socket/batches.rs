@@ -58,30 +58,34 @@ impl UdpSocket {
     /// Receives queued datagrams, one into each buffer (recvmmsg): at least one, or `WouldBlock`.
     /// Adds an entry to `metas` for each.
     pub fn try_recv_batch(&self, bufs: &mut [&mut [u8]], metas: &mut Vec<UdpMeta>) -> io::Result<usize> {
-        match (self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas)), &self.kernel, bufs.first_mut()) {
-            (Err(nothing), Some(kernel), Some(buf)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from, tos) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                let mut meta = UdpMeta::new(len, from, self.local_addr()?);
-                meta.tos = tos;
-                metas.push(meta);
+        self.receive_by_turns(
+            &mut (bufs, metas),
+            false,
+            |(bufs, metas)| self.call(|stack, id| stack.udp_recv_batch(id, bufs, metas)),
+            |(bufs, metas), kernel| {
+                let Some(buf) = bufs.first_mut() else { return Err(io::ErrorKind::WouldBlock.into()) };
+                metas.push(self.receive_with_meta(kernel, buf)?);
                 Ok(1)
-            }
-            (received, ..) => received,
-        }
+            },
+        )
     }
 
     /// Receives as many datagrams of one sender, size and type of service as fit into `buf`
     /// (UDP_GRO). Returns the description of all bytes, and the size of each datagram (the last may
     /// be shorter).
     pub fn try_recv_segments(&self, buf: &mut [u8]) -> io::Result<(UdpMeta, usize)> {
-        match (self.call(|stack, id| stack.udp_recv_segments(id, buf)), &self.kernel) {
-            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from, tos) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
-                let mut meta = UdpMeta::new(len, from, self.local_addr()?);
-                meta.tos = tos;
-                Ok((meta, len))
-            }
-            (received, _) => received,
-        }
+        self.receive_by_turns(
+            buf,
+            false,
+            |buf| self.call(|stack, id| stack.udp_recv_segments(id, buf)),
+            |buf, kernel| self.receive_with_meta(kernel, buf).map(|meta| (meta, meta.len)),
+        )
+    }
+
+    fn receive_with_meta(&self, kernel: &KernelSide, buf: &mut [u8]) -> io::Result<UdpMeta> {
+        let (len, from, tos) = kernel.try_recv(buf, false, self.peer_addr().ok())?;
+        let mut meta = UdpMeta::new(len, from, self.local_addr()?);
+        meta.tos = tos;
+        Ok(meta)
     }
 }

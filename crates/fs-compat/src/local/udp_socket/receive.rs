@@ -1,14 +1,20 @@
 //! Receiving datagrams. Bytes that do not fit into the buffer are lost, as with recvfrom(2).
 
 use super::UdpSocket;
+use crate::local::udp_kernel::KernelSide;
 use bytes::BufMut;
 use fs_core::{Error, UdpId};
-use fs_rt::{CoreStack, Interest as Wait};
+use fs_rt::{CoreStack, Interest as Wait, poll_budget, spend_budget};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 use tokio::io::ReadBuf;
+
+/// One receive in this many asks the kernel's side first. The others ask it only if the engine's queue
+/// is empty. Lower: a busy socket makes more useless system calls. Higher: datagrams of this host,
+/// broadcasts and fragments wait longer behind those of the wire.
+pub(super) const KERNEL_FIRST: u8 = 16;
 
 impl UdpSocket {
     /// Receives a datagram.
@@ -131,27 +137,82 @@ impl UdpSocket {
         self.receive_now(&mut [0], true).map(|(_, from)| from)
     }
 
-    fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
-        match (self.call(|stack, id| receive(stack, id, buf, peek)), &self.kernel) {
-            (Err(nothing), Some(kernel)) if nothing.kind() == io::ErrorKind::WouldBlock => {
-                let (len, from, _) = kernel.try_recv(buf, peek, self.peer_addr().ok())?;
-                Ok((len, from))
+    /// Receives by `own` from the engine's side, or by `theirs` from the kernel's, without waiting.
+    pub(super) fn receive_by_turns<B: ?Sized, R>(
+        &self,
+        buf: &mut B,
+        peek: bool,
+        own: impl FnOnce(&mut B) -> io::Result<R>,
+        theirs: impl Fn(&mut B, &KernelSide) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let is_kernel_first = self.turn.get() == 0;
+        let received = match &self.kernel {
+            Some(kernel) if is_kernel_first => theirs(buf, kernel),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        if !is_none(&received) {
+            return self.received(received, Side::Kernel, peek);
+        }
+        let received = own(buf);
+        match &self.kernel {
+            Some(kernel) if is_none(&received) && !is_kernel_first => {
+                self.received(theirs(buf, kernel), Side::Kernel, peek)
             }
-            (received, _) => received,
+            _ => self.received(received, Side::Engine, peek),
         }
     }
 
+    /// Counts a receive. The next one after a peek begins at the side of the datagram that was seen.
+    fn received<R>(&self, received: io::Result<R>, side: Side, peek: bool) -> io::Result<R> {
+        let turn = self.turn.get();
+        if received.is_ok() {
+            self.turn.set(match side {
+                _ if !peek => (turn + 1) % KERNEL_FIRST,
+                Side::Kernel => 0,
+                Side::Engine => turn.max(1),
+            });
+        }
+        received
+    }
+
+    fn receive_now(&self, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
+        let own = |buf: &mut [u8]| self.call(|stack, id| receive(stack, id, buf, peek));
+        self.receive_by_turns(buf, peek, own, |buf, kernel| self.receive_of(kernel, buf, peek))
+    }
+
+    fn receive_of(&self, kernel: &KernelSide, buf: &mut [u8], peek: bool) -> io::Result<(usize, SocketAddr)> {
+        kernel.try_recv(buf, peek, self.peer_addr().ok()).map(|(len, from, _)| (len, from))
+    }
+
     fn poll_receive(&self, cx: &mut Context<'_>, buf: &mut [u8], peek: bool) -> Poll<io::Result<(usize, SocketAddr)>> {
-        let received = self.poll_op(cx, Wait::UdpRead, |stack, id| receive(stack, id, buf, peek));
-        let (Poll::Pending, Some(kernel)) = (&received, &self.kernel) else { return received };
+        ready!(poll_budget(cx));
+        let received = self.receive_now(buf, peek);
+        if !is_none(&received) {
+            if peek || received.is_err() {
+                spend_budget(cx);
+            }
+            return Poll::Ready(received);
+        }
+        self.core.wait(Wait::UdpRead, self.id.index, cx.waker());
+        let Some(kernel) = &self.kernel else { return Poll::Pending };
         loop {
             ready!(kernel.poll_readable(cx))?;
-            match kernel.try_recv(buf, peek, self.peer_addr().ok()) {
-                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => {}
-                received => return Poll::Ready(received.map(|(len, from, _)| (len, from))),
+            let received = self.receive_of(kernel, buf, peek);
+            if !is_none(&received) {
+                return Poll::Ready(self.received(received, Side::Kernel, peek));
             }
         }
     }
+}
+
+/// Where a datagram was received.
+enum Side {
+    Engine,
+    Kernel,
+}
+
+fn is_none<R>(received: &io::Result<R>) -> bool {
+    matches!(received, Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock)
 }
 
 fn receive(stack: &mut CoreStack, id: UdpId, buf: &mut [u8], peek: bool) -> Result<(usize, SocketAddr), Error> {
