@@ -3,7 +3,7 @@
 mod common;
 
 use std::fmt::Write as _;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -181,6 +181,51 @@ else:
     server.0.wait().unwrap();
     let counted = world.counted();
     assert!(counted.promoted >= 2 && counted.ring_sends > 0, "{counted:?}");
+}
+
+/// The service gets no offer of a stream in one direction between two addresses, which is as one to another host.
+#[test]
+fn stream_between_two_addresses_is_not_offered() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (a network namespace needs CAP_SYS_ADMIN)");
+        return;
+    }
+    let world = World::new();
+    // Both ends make more than 64 calls, and fewer than the 128 after which a refused one is offered again.
+    let script = r"
+import socket, sys
+l = socket.create_server(('192.0.2.1', 0)); ends = []
+for source in '127.0.0.1', '192.0.2.1':
+    s = socket.create_connection(l.getsockname(), source_address=(source, 0)); r = l.accept()[0]; ends += s, r
+    for _ in range(100): s.sendall(b'x' * 32); assert len(r.recv(32, socket.MSG_WAITALL)) == 32
+print('called', flush=True); sys.stdin.read()
+";
+    let mut command = world.command("unshare");
+    let start = r#"ip link set lo up && ip addr add 192.0.2.1/32 dev lo && exec python3 -c "$0""#;
+    command.args(["--net", "sh", "-c", start, script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "called\n");
+    let control = world.folder().join("control");
+    let until = |is_over: &dyn Fn(&fs_pairs::counters::Counters) -> bool| {
+        let start = Instant::now();
+        loop {
+            let counters = fs_pairs::counters::count(&control).unwrap();
+            if is_over(&counters) {
+                return counters;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{counters:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    until(&|counters| counters.offers >= 2);
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+    // The service has read all that the program sent.
+    let counters = until(&|counters| counters.processes == 0);
+    assert_eq!(counters.offers, 2, "of both ends with one address");
 }
 
 /// The service holds nothing of pinned connections that were closed.
