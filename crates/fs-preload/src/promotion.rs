@@ -311,6 +311,11 @@ pub(crate) fn offer(fd: RawFd, slot: &'static Slot, visit: Visit) {
     if kernel.tcp_info().is_err() {
         return never();
     }
+    // A download from another host would pay for an offer that nothing answers, and the service's duplicate would
+    // delay its FIN.
+    if slot.is_one_way() && !kernel.is_within_host() {
+        return slot.postpone_offer();
+    }
     let Some(carried) = (0..READINGS).find_map(|_| exact::carried(&kernel)) else { return };
     if carried != slot.carried() {
         // Another thread may have begun a call.

@@ -117,8 +117,8 @@ pub(crate) struct Registered {
     pub(crate) data: u64,
 }
 
-/// Calls in one direction alone that count as one in each. Fewer: connections that carry one large response
-/// pay for a ring. More: a stream in one direction gets its ring later.
+/// Calls in one direction alone that count as one in each, on a connection within this host. Fewer: connections
+/// that carry one large response pay for a ring. More: a stream in one direction gets its ring later.
 const ONE_WAY: u32 = 16;
 
 /// The state of one descriptor number. All zeros: a plain one.
@@ -230,6 +230,12 @@ impl Slot {
         let due = self.due.load(Ordering::Relaxed);
         let [sent, taken] = self.tallies.each_ref().map(|tally| tally.calls.load(Ordering::Relaxed));
         sent.min(taken) >= due || sent.max(taken) / ONE_WAY >= due
+    }
+
+    /// Returns whether an offer is due only because of the calls in one direction.
+    pub(crate) fn is_one_way(&self) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        self.tallies.iter().any(|tally| tally.calls.load(Ordering::Relaxed) < due)
     }
 
     /// Postpones the next offer after one that could not be made, to twice as many calls. A missing

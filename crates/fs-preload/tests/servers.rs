@@ -3,7 +3,7 @@
 mod common;
 
 use std::fmt::Write as _;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::World;
+use fs_pairs::counters::Counters;
 
 /// A server that is stopped so that it writes its counters.
 struct Server(Child);
@@ -48,6 +49,18 @@ fn free_port() -> u16 {
     let ports = std::iter::repeat_with(|| std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed));
     let mut ports = ports.map(|number| 10_000 + (number % 20_000) as u16);
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
+}
+
+/// Returns the service's counters once they are as wanted, or after a minute.
+fn counters_when(world: &World, is_wanted: impl Fn(&Counters) -> bool) -> Counters {
+    let start = Instant::now();
+    loop {
+        let counters = fs_pairs::counters::count(&world.folder().join("control")).unwrap();
+        if is_wanted(&counters) || start.elapsed() > Duration::from_secs(60) {
+            return counters;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn checked(output: Output) -> String {
@@ -159,14 +172,18 @@ if sys.argv[1] == 'server':
                 if not b: s.unregister(key.fileobj); key.fileobj.close(); continue
                 key.fileobj.sendall(b)
 else:
+    may_fork = threading.Event()
     def work():
         c = socket.create_connection(('127.0.0.1', port), timeout=60); f = c.makefile('rb')
-        for i in range(1500):
+        i = forks = 0
+        while i < 1500 or forks < 3:
             n = 1 + i * 13 % 2000; c.sendall(pattern(i, n)); assert f.read(n) == pattern(i, n), i
-            if i % 100 == 99 and i > 1200: assert subprocess.run(['/bin/true']).returncode == 0
+            i += 1
+            if i % 100 == 0 and forks < 3 and may_fork.is_set():
+                forks += 1; assert subprocess.run(['/bin/true']).returncode == 0
         c.close()
     t = [threading.Thread(target=work) for _ in range(3)]
-    [x.start() for x in t]; [x.join() for x in t]
+    [x.start() for x in t]; sys.stdin.read(); may_fork.set(); [x.join() for x in t]
     c = socket.create_connection(('127.0.0.1', port)); c.sendall(b'quit'); print('right')
 ";
     std::fs::write(world.folder().join("echo.py"), script).unwrap();
@@ -176,11 +193,48 @@ else:
         command
     };
     let mut server = Server::start(&mut python("server"), port);
-    let said = checked(python("client").output().unwrap());
-    assert_eq!(said.trim(), "right");
+    let mut client = python("client");
+    let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A connection that is older than a fork of its process gets no ring.
+    counters_when(&world, |counters| counters.ring_bytes > 0);
+    drop(client.stdin.take());
+    assert_eq!(checked(client.wait_with_output().unwrap()).trim(), "right");
     server.0.wait().unwrap();
     let counted = world.counted();
     assert!(counted.promoted >= 2 && counted.ring_sends > 0, "{counted:?}");
+}
+
+/// The service gets no offer of a stream in one direction between two addresses, which is as one to another host.
+#[test]
+fn stream_between_two_addresses_is_not_offered() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+        println!("skipped: not root (a network namespace needs CAP_SYS_ADMIN)");
+        return;
+    }
+    let world = World::new();
+    // Both ends make more than 64 calls, and fewer than the 128 after which a refused one is offered again.
+    let script = r"
+import socket, sys
+l = socket.create_server(('192.0.2.1', 0)); ends = []
+for source in '127.0.0.1', '192.0.2.1':
+    s = socket.create_connection(l.getsockname(), source_address=(source, 0)); r = l.accept()[0]; ends += s, r
+    for _ in range(100): s.sendall(b'x' * 32); assert len(r.recv(32, socket.MSG_WAITALL)) == 32
+print('called', flush=True); sys.stdin.read()
+";
+    let mut command = world.command("unshare");
+    let start = r#"ip link set lo up && ip addr add 192.0.2.1/32 dev lo && exec python3 -c "$0""#;
+    command.args(["--net", "sh", "-c", start, script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(program.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "called\n");
+    counters_when(&world, |counters| counters.offers >= 2);
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+    // The service has read all that the program sent.
+    let counters = counters_when(&world, |counters| counters.processes == 0);
+    assert_eq!((counters.processes, counters.offers), (0, 2), "offers of both ends with one address");
 }
 
 /// The service holds nothing of pinned connections that were closed.
@@ -220,16 +274,8 @@ os.kill(0, 15)
     let mut said = [0; 7];
     program.stdout.take().unwrap().read_exact(&mut said).unwrap();
     assert_eq!(&said, b"closed\n");
-    let control = world.folder().join("control");
-    let start = Instant::now();
-    let counters = loop {
-        let counters = fs_pairs::counters::count(&control).unwrap();
-        // The server's threads may be about to close.
-        if counters.pairs == 0 || start.elapsed() > Duration::from_secs(60) {
-            break counters;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    // The server's threads may be about to close.
+    let counters = counters_when(&world, |counters| counters.pairs == 0);
     drop(program.stdin.take());
     program.wait().unwrap();
     assert!(counters.promoted > 0, "no connection had a ring");

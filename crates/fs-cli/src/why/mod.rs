@@ -83,7 +83,8 @@ fn sentence(facts: &Facts) -> String {
         return format!("{name} has the library and no open connection");
     }
     let open = connections(facts.open);
-    if facts.peers.is_empty() && facts.refused.is_none() {
+    // Also with an offer that no peer answered: `peers` are all ends on this host.
+    if facts.peers.is_empty() && matches!(facts.refused, None | Some(Reason::NoPeer)) {
         return format!(
             "{name} is not accelerated: the other ends of its {open} are on other hosts or in other network namespaces"
         );
@@ -98,7 +99,7 @@ fn sentence(facts: &Facts) -> String {
         return format!("{name} is not accelerated: {reason}: {}", cause(reason));
     }
     format!(
-        "{name} is not accelerated yet: {open}, and none has had four reads and four writes at each end since a daemon serves (a connection that a process got by fork never has a ring)"
+        "{name} is not accelerated yet: {open}, and none has had four reads and four writes at each end, or 64 of one kind between equal or loopback addresses, since a daemon serves (a connection that a process got by fork never has a ring)"
     )
 }
 
@@ -206,6 +207,7 @@ mod tests {
             ),
             (Facts { open: 0, ..ready() }, "no open connection"),
             (Facts { peers: vec![], ..ready() }, "on other hosts"),
+            (Facts { peers: vec![], refused: Some(Reason::NoPeer), ..ready() }, "on other hosts"),
             (Facts { peers: vec![process("nc", 9, false)], ..ready() }, "the other end, nc (process 9)"),
             (Facts { refused: Some(Reason::Policy), ..ready() }, "a policy says so: a [[policy]]"),
             (ready(), "none has had four reads"),

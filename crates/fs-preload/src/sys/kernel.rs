@@ -7,12 +7,14 @@
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
 use fs_carrier::kernel::{Errno, Event, Events, Kernel, KernelSet, Machine, RecvMode, Registration, TcpInfo};
 use fs_carrier::sys::Socket as Real;
 use libc::{epoll_event, sigset_t, timespec};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{getpeername, getsockname};
 
 use super::errno::checked;
 use super::guarded::without_signals;
@@ -131,6 +133,13 @@ impl Fd {
         // SAFETY: a number that the application has closed behind the library's back is EBADF, or
         // its mistake. It is not -1, which is never in the table.
         unsafe { BorrowedFd::borrow_raw(self.number()) }
+    }
+
+    /// Returns whether both ends of the connection are surely on this host: their addresses are equal, or loopback.
+    pub(crate) fn is_within_host(&self) -> bool {
+        let own = getsockname(self.borrow()).ok().and_then(|at| SocketAddr::try_from(at).ok());
+        let peer = getpeername(self.borrow()).ok().flatten().and_then(|at| SocketAddr::try_from(at).ok());
+        own.zip(peer).is_some_and(|(own, peer)| are_of_one_host(own.ip(), peer.ip()))
     }
 
     /// Returns whether receives return more, or at other times, than a ring would: control data,
@@ -427,6 +436,11 @@ impl KernelSet for SetCall {
     }
 }
 
+fn are_of_one_host(own: IpAddr, peer: IpAddr) -> bool {
+    let (own, peer) = (own.to_canonical(), peer.to_canonical());
+    own == peer || own.is_loopback() && peer.is_loopback()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,6 +448,15 @@ mod tests {
 
     /// The tests close the process's one descriptor.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn equal_or_loopback_addresses_are_of_one_host() {
+        let of_one_host = |own: &str, peer: &str| are_of_one_host(own.parse().unwrap(), peer.parse().unwrap());
+        assert!(of_one_host("127.0.0.1", "127.0.0.2") && of_one_host("::1", "::1"));
+        assert!(of_one_host("::ffff:127.0.0.1", "::ffff:127.0.0.2") && of_one_host("192.0.2.1", "192.0.2.1"));
+        assert!(!of_one_host("127.0.0.1", "192.0.2.1") && !of_one_host("192.0.2.1", "192.0.2.2"));
+        assert!(!of_one_host("::ffff:192.0.2.1", "::ffff:127.0.0.1") && !of_one_host("2001:db8::1", "2001:db8::2"));
+    }
 
     #[test]
     fn interruption_leaves_a_file_of_the_program_with_its_number() {

@@ -328,14 +328,19 @@ static void option_server(struct end *e) {
 }
 
 // A receive without a copy (TCP_ZEROCOPY_RECEIVE) of less than a page says how many bytes recv(2) would return.
-// Its beginning, as far as it says something; <linux/tcp.h> does not go with <netinet/tcp.h>.
-struct unmapped { uint64_t address; uint32_t length, recv_skip_hint, inq; int32_t err; };
+// <linux/tcp.h> does not go with <netinet/tcp.h>.
+struct unmapped {
+    uint64_t address; uint32_t length, recv_skip_hint, inq; int32_t err; uint64_t copybuf_address; int32_t copybuf_len; uint32_t flags;
+    uint64_t msg_control, msg_controllen; uint32_t msg_flags, reserved;
+};
 static void unmapped_receive(struct end *e) {
     rounds(e, 100, 0); meet(e); void *at = mmap(0, 1 << 16, PROT_READ, MAP_SHARED, e->fd, 0); CHECK(at != MAP_FAILED);
     for (int i = 0; i < 2; i++) {
-        struct unmapped how = {.address = (uintptr_t)at, .length = 1 << 16}; socklen_t n = i ? 16 : sizeof how;
+        struct unmapped how = {.address = (uintptr_t)at, .length = 1 << 16, .err = 7, .msg_controllen = 3ull << 32}; socklen_t n = i ? 16 : sizeof how;
+        how.msg_flags = i ? 7 : 2; // 2: TCP_CMSG_TS.
         CHECK(getsockopt(e->fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &how, &n) == 0);
-        printf("%u mapped, %u to be received, %d unread, error %d\n", how.length, how.recv_skip_hint, how.inq, how.err);
+        printf("%u mapped, %u to be received, %d unread, error %d, ", how.length, how.recv_skip_hint, how.inq, how.err);
+        printf("%d copied, control %llx, flags %x\n", how.copybuf_len, (long long)how.msg_controllen, how.msg_flags);
     }
     get(e, 100); meet(e); rounds(e, 100, 0); meet(e);
 }

@@ -216,21 +216,21 @@ fn has_rest(fd: c_int) -> bool {
 /// # Safety
 /// Like getsockopt(2).
 unsafe fn map_nothing(fd: c_int, about: *mut u32, length: *const socklen_t) -> bool {
-    /// Where `struct tcp_zerocopy_receive` has these fields, in words: length, recv_skip_hint, inq, copybuf_len, msg_flags.
-    const FIELDS: [usize; 5] = [2, 3, 4, 8, 13];
+    /// Where `struct tcp_zerocopy_receive` has these fields, in words: length, recv_skip_hint, inq, err, copybuf_len, msg_flags.
+    const FIELDS: [usize; 6] = [2, 3, 4, 5, 8, 14];
     if !memory::is_readable(length, size_of::<socklen_t>()) {
         return false;
     }
     // SAFETY: readable.
     let words = unsafe { length.read_unaligned() } as usize / size_of::<u32>();
-    let last = words.min(FIELDS[4] + 1).wrapping_sub(1);
+    let last = words.min(FIELDS[5] + 1).wrapping_sub(1);
     if words <= FIELDS[0] || !memory::is_writable(about, 4) || !memory::is_writable(about.wrapping_add(last), 4) {
         return false;
     }
     let mut unread = 0;
     keeping_errno(|| descriptor::with_socket(fd, |socket| unread = socket.pair().unread().unwrap_or(0)));
     let unread = u32::try_from(unread).unwrap_or(u32::MAX);
-    for (at, value) in FIELDS.into_iter().zip([0, unread, unread, 0, 0]).filter(|&(at, _)| at < words) {
+    for (at, value) in FIELDS.into_iter().zip([0, unread, unread, 0, 0, 0]).filter(|&(at, _)| at < words) {
         // SAFETY: writable.
         unsafe { about.add(at).write_unaligned(value) };
     }
