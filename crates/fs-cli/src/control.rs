@@ -1,9 +1,12 @@
 //! Finds the daemon's control socket.
 
-use crate::run::host_has_unit;
 use anyhow::{Context, anyhow};
 use fs_pairs::{CONTROL_VARIABLE, SYSTEM_CONTROL, Service, USER_CONTROL};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The systemd unit of the system's daemon.
+pub(crate) const UNIT: &str = "fastsock.service";
 
 /// Options of all commands.
 #[derive(clap::Args, Debug, Clone)]
@@ -64,6 +67,18 @@ impl ControlArgs {
 /// Returns the command that replaces the daemon at `path`. `fastsock run` starts the next one of a user.
 pub(crate) fn restart(path: &Path) -> String {
     restart_by(path, path == Path::new(SYSTEM_CONTROL) && host_has_unit())
+}
+
+/// Returns true if systemd has the package's unit. Then no other daemon is started at the system's
+/// control socket: it would neither stop nor reload with the unit.
+pub(crate) fn host_has_unit() -> bool {
+    let mut command = Command::new("systemctl");
+    command.args(["show", "--property=LoadState", "--value", UNIT]).env_remove("LD_PRELOAD").stderr(Stdio::null());
+    Path::new("/run/systemd/system").is_dir()
+        && command.output().is_ok_and(|output| {
+            let state = String::from_utf8_lossy(&output.stdout);
+            output.status.success() && !matches!(state.trim(), "" | "not-found")
+        })
 }
 
 fn restart_by(path: &Path, is_unit: bool) -> String {

@@ -1,6 +1,6 @@
 //! `fastsock run`: starts a program with the library preloaded.
 
-use crate::control::{ControlArgs, restart};
+use crate::control::{ControlArgs, UNIT, host_has_unit, restart};
 use crate::program::obstacle;
 use crate::{said, sigpipe, warn};
 use anyhow::{Context, bail};
@@ -20,8 +20,6 @@ const LIBRARY_VARIABLE: &str = "FASTSOCK_LIB";
 const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 /// The library's file.
 const LIBRARY: &str = "libfastsock.so";
-/// The systemd unit of the system's daemon.
-const UNIT: &str = "fastsock.service";
 /// The configuration of the system's daemon, as the package installs it.
 pub(crate) const SYSTEM_CONFIG: &str = "/etc/fastsock/fastsock.toml";
 
@@ -190,18 +188,6 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
         value.push(before);
     }
     value
-}
-
-/// Returns true if systemd has the package's unit. Then no other daemon is started at the system's
-/// control socket: it would neither stop nor reload with the unit.
-pub(crate) fn host_has_unit() -> bool {
-    let mut command = Command::new("systemctl");
-    command.args(["show", "--property=LoadState", "--value", UNIT]).env_remove("LD_PRELOAD").stderr(Stdio::null());
-    Path::new("/run/systemd/system").is_dir()
-        && command.output().is_ok_and(|output| {
-            let state = String::from_utf8_lossy(&output.stdout);
-            output.status.success() && !matches!(state.trim(), "" | "not-found")
-        })
 }
 
 /// Starts the unit and waits until it serves.
