@@ -205,7 +205,9 @@ fn warns(directory: &Directory, log: &str) {
     let mut daemon = served(&mut command);
     let before = writes(&daemon);
     let connect = |_| {
-        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        // A daemon of another test must not inherit them: it would have no descriptor left.
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         rustix::net::connect(&socket, &SocketAddrUnix::new(&control).unwrap()).map(|()| socket)
     };
     // Not all of them if the daemon ends.
