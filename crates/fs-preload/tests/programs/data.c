@@ -335,6 +335,7 @@ struct unmapped {
 };
 static void unmapped_receive(struct end *e) {
     rounds(e, 100, 0); meet(e); void *at = mmap(0, 1 << 16, PROT_READ, MAP_SHARED, e->fd, 0); CHECK(at != MAP_FAILED);
+    struct pollfd p = {e->fd, POLLIN}; CHECK(poll(&p, 1, -1) == 1);
     for (int i = 0; i < 2; i++) {
         struct unmapped how = {.address = (uintptr_t)at, .length = 1 << 16, .err = 7, .msg_controllen = 3ull << 32}; socklen_t n = i ? 16 : sizeof how;
         how.msg_flags = i ? 7 : 2; // 2: TCP_CMSG_TS.
