@@ -71,12 +71,12 @@ fn rounds_of(mut peer: Peer, round_trip: Duration) -> Vec<u32> {
 /// The caches of the peer's processor hold what is unread.
 #[test]
 fn near_peer_with_much_unread_gets_little_in_a_round_trip() {
-    for (near, most) in [(30, 128 << 10), (100, 256 << 10)] {
-        let rounds = rounds(Duration::from_micros(near));
+    for near in [30, 100].map(Duration::from_micros) {
+        let rounds = rounds(near);
         let unread_before = |round: usize| rounds[..round].iter().sum::<u32>();
         let late: Vec<u32> =
             (0..rounds.len()).filter(|&round| unread_before(round) > 300 << 10).map(|i| rounds[i]).collect();
-        assert!(late.len() > 10 && late.iter().all(|&sent| sent <= most + 1460), "{near} µs: {rounds:?}");
+        assert!(late.len() > 20 && late.iter().all(|&sent| sent <= (128 << 10) + 1460), "{near:?}: {rounds:?}");
     }
 }
 

@@ -29,11 +29,10 @@ const MINSHALL_LOOK: usize = 32;
 /// 0044). Higher: its processor's caches no longer hold them when it reads, and it reads at half the rate
 /// (512 KiB or less 39 Gb/s, 1 MiB or more 20). Lower: it waits, if it has read all before our next segments.
 const UNREAD_MOST: u32 = 256 << 10;
-/// See [`UNREAD_MOST`]: two merged packets, for each 64 µs of the shortest round trip. Lower: fewer acknowledgments,
-/// which tell that it has read, and less than 16 Gb/s if the window is small for another reason.
+/// See [`UNREAD_MOST`]: two merged packets. Lower: fewer acknowledgments, which tell that it has read.
 const TO_SLOW_READER: u32 = 128 << 10;
 /// A peer is near if its shortest round trip is at most this, in µs. Higher: it may read [`UNREAD_MOST`] and
-/// [`TO_SLOW_READER`] within a round trip, and wait for more (with 128 µs at 33 Gb/s). Lower: over veth some
+/// [`TO_SLOW_READER`] within a round trip, and wait for more (with 128 µs at 25 Gb/s). Lower: over veth some
 /// peers are far, because the batches that measure their round trips take 64 to 96 µs.
 const NEAR_US: u32 = 128;
 /// Round trips for which a peer is not near that did not acknowledge what was in flight: a tenth of a second or
@@ -75,24 +74,17 @@ impl Tcb {
     #[inline(always)]
     pub(crate) fn send_window(&self) -> u32 {
         let cwnd = self.window.cwnd;
-        if self.max_snd_wnd().saturating_sub(self.snd.wnd()) <= UNREAD_MOST {
+        if self.max_snd_wnd().saturating_sub(self.snd.wnd()) <= UNREAD_MOST || !self.is_near() {
             return cwnd;
         }
-        match self.nearest_us() {
-            1..=64 => cwnd.min(TO_SLOW_READER),
-            65..=NEAR_US => cwnd.min(2 * TO_SLOW_READER),
-            _ => cwnd,
-        }
+        cwnd.min(TO_SLOW_READER)
     }
 
-    /// Returns the shortest round trip; 0 if it says nothing about the path now. A sender that was limited by the
-    /// peer's window has an extension.
+    /// A sender that was limited by the peer's window has an extension.
     #[inline]
-    fn nearest_us(&self) -> u32 {
-        match self.ext.as_ref() {
-            Some(ext) if self.rtt.srtt_us() <= FAR_US => ext.sender.nearest_us,
-            _ => 0,
-        }
+    fn is_near(&self) -> bool {
+        let nearest = self.ext.as_ref().map_or(0, |ext| ext.sender.nearest_us);
+        (1..=NEAR_US).contains(&nearest) && self.rtt.srtt_us() <= FAR_US
     }
 
     /// Takes a measured round trip. Without tail loss probes no peer is near: nothing would end the limit for
