@@ -35,7 +35,7 @@ const TO_SLOW_READER: u32 = 128 << 10;
 /// [`TO_SLOW_READER`] within a round trip, and wait for more (with 128 µs at 25 Gb/s). Lower: over veth some
 /// peers are far, because the batches that measure their round trips take 64 to 96 µs.
 const NEAR_US: u32 = 128;
-/// Round trips for which a peer is not near that did not acknowledge what was in flight: a tenth of a second or
+/// Round trips for which a peer is not near that did not acknowledge what was in flight: 50 ms or
 /// more. Lower: such a peer waits more often for a probe (2 ms). Higher: a pause of the machine ends the gain for longer.
 const FAR_FOR: u16 = 4096;
 /// The smoothed round trip from which on a peer is no longer near: its path has changed.
