@@ -151,10 +151,10 @@ impl Tcb {
 
     /// Ends the state after a reduction for an echo, once an ACK is above its window of data. The ACK
     /// of exactly `high` still echoes: the segment with CWR begins there (as Linux
-    /// `tcp_fastretrans_alert`). Returns true if it has ended.
-    pub(crate) fn leave_cwr(&mut self, high: SeqNum, ack: SeqNum) -> bool {
+    /// `tcp_fastretrans_alert`).
+    pub(crate) fn leave_cwr(&mut self, high: SeqNum, ack: SeqNum) {
         if ack.at_or_before(high) {
-            return false;
+            return;
         }
         self.ext_mut().recovery = Recovery::Open;
         if !self.owns_window() {
@@ -162,6 +162,5 @@ impl Tcb {
             self.control().on_recovery_exit(&mut window);
             self.window = window;
         }
-        true
     }
 }
