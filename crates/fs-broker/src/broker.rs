@@ -364,7 +364,7 @@ impl Server {
                 device.map(|device| (Answer::Device(device), Vec::new())).ok_or_else(|| refused(libc::ENODEV))
             }
             (Request::Attach { name, queues, memory: config, rings, segments }, None) => {
-                if !client.proofs.is_empty() {
+                if !client.proofs.is_empty() || !client.former.is_empty() {
                     // Proofs of a pair that has ended.
                     return Err(refused(libc::EINVAL));
                 }
