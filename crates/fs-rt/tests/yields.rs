@@ -1,4 +1,5 @@
-//! A pinned core without work yields its CPU to a thread that wants it (decision 0010). This test
+//! A pinned core without work leaves its CPU to a thread that wants it: it yields, and does not spin
+//! (decision 0010). This test
 //! has its own process: Linux' scheduler lets a thread yield only within its session or control
 //! group.
 
@@ -20,7 +21,7 @@ fn used() -> Duration {
 
 #[test]
 #[ignore = "compares CPU times: cargo xtask proof long"]
-fn idle_pinned_core_yields_its_cpu() {
+fn idle_pinned_core_leaves_its_cpu_to_others() {
     static OVER: AtomicBool = AtomicBool::new(false);
     let may = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| may.is_set(cpu)).unwrap();

@@ -6,7 +6,7 @@
 //! | the time of the turn, and whether it did any work | the length of gaps: [`spin`] |
 //! | events of connections; packets and bytes that the stack has counted | the kind of load: [`coalesce`] |
 //! | whether a poll found packets | when the next poll is due |
-//! | preemptions and runnable threads, at times | whether other threads want the CPU: [`spin`] |
+//! | preemptions, runnable threads, CPU time of others, at times | whether other threads want the CPU: [`spin`] |
 //! | whether there are sources, which ring the core's doorbell | whether a timed sleep is allowed |
 //! | whether links have packets that wait for the next poll | whether the core may sleep |
 //! | whether something can happen that wakes nobody | how long a sleep may last |

@@ -42,8 +42,8 @@ pub struct PollPolicy {
     /// Adapts the spin to the gaps between work: up to five times `spin` if the gaps are slightly
     /// longer than that, and down to an eighth if they are too long for any spin.
     pub adapt_spin: bool,
-    /// After 4 µs without work, it yields its CPU before each poll (sched_yield(2)). For a core
-    /// that may run on one CPU only.
+    /// After 4 µs without work, it yields its CPU before each poll (sched_yield(2)). While other
+    /// threads use a fifth of that CPU, it does not spin. For a core that may run on one CPU only.
     pub yield_cpu: bool,
     /// The core does not spin while other threads want its CPU: while it is preempted often, or the
     /// machine has more runnable threads than CPUs. For a core that may run on any CPU, next to the

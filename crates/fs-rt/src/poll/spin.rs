@@ -15,9 +15,12 @@
 //! that. While it is preempted, it does not spin at all, and tries again at times. A core that is
 //! alone on its CPU is not preempted, even if the programs that it serves crowd on another CPU,
 //! which the scheduler considers no busier. So it also does not spin while there are more runnable
-//! threads than CPUs. (Pinned cores do: a sleeper that may wake on one CPU only has to displace a
-//! thread there, which costs more than the spin; measured in `tests/src/bin/unmodified_bench.rs`,
-//! the wire row.)
+//! threads than CPUs.
+//!
+//! A pinned core asks another question: how much of its CPU do others use? While they compute there,
+//! a core that polls uses up its own half of the CPU, and then waits for as long as the scheduler lets
+//! them run: packets that arrive meanwhile wait 4 ms and more. A thread that sleeps when it has no
+//! work gets the CPU as soon as a packet wakes it (decision 0010).
 
 use super::policy::PollPolicy;
 use crate::sys::Contention;
@@ -49,13 +52,49 @@ const CROWDED: u32 = 2;
 const HOLD: Duration = Duration::from_millis(8);
 const HOLD_MAX: Duration = Duration::from_millis(256);
 
+/// Time over which a pinned core measures what others use of its CPU. Longer: so much later it
+/// notices them. Shorter: the kernel counts in steps of 10 ms, and reading takes 0.1 ms on a machine
+/// of a hundred CPUs.
+const MEASURED: Duration = Duration::from_millis(256);
+/// Part of its CPU that others must use so that it does not spin: a fifth. A single program that
+/// computes takes half. Less: kernel threads and the packets' own interrupts count.
+const TAKEN: u32 = 5;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Spin {
     shortest: Duration,
     now: Duration,
     adapts: bool,
-    shared: Option<Sharing>,
+    neighbours: Neighbours,
+}
+
+/// The threads that may want the core's CPU.
+#[derive(Debug)]
+enum Neighbours {
+    Ignored,
+    /// Those that it serves.
+    Served(Sharing),
+    /// Those on its only CPU.
+    Beside(Taken),
+}
+
+/// State of a pinned core.
+#[derive(Debug)]
+struct Taken {
+    checked_at: Instant,
+    others: Duration,
+    wanted: bool,
+}
+
+impl Taken {
+    #[cold]
+    fn update(&mut self, now: Instant, others: Duration) {
+        let (time, used) = (now.since(self.checked_at), others.saturating_sub(self.others));
+        // The first answer has nothing to compare with.
+        self.wanted = self.checked_at != Instant::ZERO && used >= time / TAKEN;
+        (self.checked_at, self.others) = (now, others);
+    }
 }
 
 /// State of a core that shares its CPUs.
@@ -71,7 +110,7 @@ struct Sharing {
 
 impl Sharing {
     #[cold]
-    fn update(&mut self, now: Instant, Contention { preemptions, crowded }: Contention) {
+    fn update(&mut self, now: Instant, Contention { preemptions, crowded, .. }: Contention) {
         let (time, count) = (now.since(self.checked_at), preemptions.saturating_sub(self.preemptions));
         (self.checked_at, self.preemptions) = (now, preemptions);
         self.crowded = if crowded { self.crowded + 1 } else { 0 };
@@ -97,23 +136,38 @@ impl Sharing {
 
 impl Spin {
     pub(crate) fn new(policy: &PollPolicy) -> Self {
-        let state = Sharing { checked_at: Instant::ZERO, preemptions: 0, crowded: 0, wanted: false, hold: HOLD / 2 };
-        let (spin, shared) = (policy.spin, policy.give_way.then_some(state));
-        Self { shortest: spin, now: spin, adapts: policy.adapt_spin, shared }
+        let neighbours = if policy.yield_cpu {
+            Neighbours::Beside(Taken { checked_at: Instant::ZERO, others: Duration::ZERO, wanted: false })
+        } else if policy.give_way {
+            let checked_at = Instant::ZERO;
+            Neighbours::Served(Sharing { checked_at, preemptions: 0, crowded: 0, wanted: false, hold: HOLD / 2 })
+        } else {
+            Neighbours::Ignored
+        };
+        Self { shortest: policy.spin, now: policy.spin, adapts: policy.adapt_spin, neighbours }
     }
 
     /// Returns the idle time after which the core sleeps.
     pub(crate) fn time(&self) -> Duration {
-        if self.shared.as_ref().is_some_and(|shared| shared.wanted) { Duration::ZERO } else { self.now }
+        let wanted = match &self.neighbours {
+            Neighbours::Ignored => false,
+            Neighbours::Served(sharing) => sharing.wanted,
+            Neighbours::Beside(taken) => taken.wanted,
+        };
+        if wanted { Duration::ZERO } else { self.now }
     }
 
     /// Records that the core has no more work. Calls `ask` at times.
     #[inline]
     pub(crate) fn idle_begins(&mut self, now: Instant, ask: impl FnOnce() -> Contention) {
-        if let Some(shared) = &mut self.shared
-            && now.since(shared.checked_at) >= if shared.wanted { shared.hold } else { CHECK }
-        {
-            shared.update(now, ask());
+        match &mut self.neighbours {
+            Neighbours::Served(sharing)
+                if now.since(sharing.checked_at) >= if sharing.wanted { sharing.hold } else { CHECK } =>
+            {
+                sharing.update(now, ask());
+            }
+            Neighbours::Beside(taken) if now.since(taken.checked_at) >= MEASURED => taken.update(now, ask().others),
+            _ => {}
         }
     }
 

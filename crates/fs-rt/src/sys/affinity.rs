@@ -34,6 +34,13 @@ impl Cpus {
         }
     }
 
+    /// Returns the number of the only one.
+    pub(crate) fn only(&self) -> Option<usize> {
+        // SAFETY: the set is valid; every index is below CPU_SETSIZE.
+        let mut all = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &self.0) });
+        all.next().filter(|_| all.next().is_none())
+    }
+
     /// Lets the calling thread run on these CPUs.
     pub(crate) fn allow(&self) -> io::Result<()> {
         // SAFETY: the set outlives the call and the size is its own; 0 means the calling thread.

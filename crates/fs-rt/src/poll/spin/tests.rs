@@ -53,14 +53,14 @@ fn endless_spin_stays_endless() {
 }
 
 fn preempted(preemptions: u64) -> Contention {
-    Contention { preemptions, crowded: false }
+    Contention { preemptions, ..Contention::default() }
 }
 
 #[test]
 fn crowded_machine_disables_the_spin() {
     let mut spin = shared(us(30));
     let mut look = |ms: u64, crowded| {
-        spin.idle_begins(Instant::ZERO + Duration::from_millis(ms), || Contention { preemptions: 0, crowded });
+        spin.idle_begins(Instant::ZERO + Duration::from_millis(ms), || Contention { crowded, ..Contention::default() });
         spin.time()
     };
     assert_eq!(look(10, true), us(30), "once may be chance");
@@ -107,11 +107,35 @@ fn rare_preemptions_do_not_disable_the_spin() {
     }
 }
 
-#[test]
-fn pinned_core_does_not_ask() {
+/// Returns whether a pinned core spins at the end of each quarter of a second, in which others use
+/// so many milliseconds of its CPU.
+fn spins_beside(others: &[u64]) -> Vec<bool> {
     let mut spin = pinned(us(30));
-    spin.idle_begins(Instant::ZERO + us(1_000_000), || unreachable!());
-    assert_eq!(spin.time(), us(30));
+    let (mut used, mut spins) = (Duration::ZERO, Vec::new());
+    for (i, &ms) in (0..).zip(others) {
+        used += Duration::from_millis(ms);
+        spin.idle_begins(Instant::ZERO + MEASURED * (i + 1), || Contention { others: used, ..Contention::default() });
+        spins.push(spin.time() == us(30));
+    }
+    spins
+}
+
+#[test]
+fn pinned_core_spins_unless_others_use_a_fifth_of_its_cpu() {
+    // What they used before the core began does not count.
+    assert_eq!(spins_beside(&[90_000, 128, 256, 52, 51, 0, 128]), [true, false, false, false, true, true, false]);
+}
+
+#[test]
+fn pinned_core_asks_four_times_a_second() {
+    let (mut spin, mut asked) = (pinned(us(30)), 0);
+    for ms in 1000..2000 {
+        spin.idle_begins(Instant::ZERO + Duration::from_millis(ms), || {
+            asked += 1;
+            Contention::default()
+        });
+    }
+    assert_eq!(asked, 4);
 }
 
 #[test]
