@@ -462,6 +462,50 @@ fn ports_are_used_again() {
     }
 }
 
+/// Spliced flows leave their ports to connections of the host to other peers.
+#[test]
+fn ports_serve_other_peers_too() {
+    for v6 in [false, true] {
+        let Some(lab) = Lab::up() else { return };
+        let servers = [lab.serve(v6, exchange_server), lab.serve(v6, exchange_server)];
+        let proxy = lab.proxy(servers[0], "", "");
+        // Two more than flows, because the test asks for metrics.
+        lab.set("host", "net/ipv4/ip_local_port_range=40000 40005");
+        let mut clients: Vec<_> = (0..4).map(|_| lab.connect(proxy.addr())).collect();
+        clients.iter_mut().for_each(|client| turns(client, TURNS));
+        eventually("all are spliced", || lab.metric(&proxy, "connections_spliced_open") == 4);
+        eventually("the sockets are gone", || lab.sockets("host", &format!("src {}", proxy.addr())) == 0);
+        let connect = |to: SocketAddr| lab.within("host", move || TcpStream::connect(to));
+        let _others: Vec<_> = (0..6).map(|_| connect(servers[1]).unwrap()).collect();
+        // A port that a flow holds is not given to another connection to its server.
+        let _last: Vec<_> = (0..2).map(|_| connect(servers[0]).unwrap()).collect();
+        assert_eq!(connect(servers[0]).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+        clients.iter_mut().for_each(|client| turn(client, 7, 300_000, 300_000));
+    }
+}
+
+/// The kernel chooses no port for the flow, because its range has changed or another program is bound to the port.
+#[test]
+fn ports_are_held_that_the_kernel_does_not_choose() {
+    for bound in [false, true] {
+        let Some(lab) = Lab::up() else { return };
+        let proxy = lab.proxy(lab.serve(false, exchange_server), "", "");
+        lab.set("host", "net/ipv4/ip_local_port_range=40000 40001");
+        let mut client = lab.connect(proxy.addr());
+        turns(&mut client, 1);
+        let other = lab.within("host", move || {
+            bound.then(|| [40000, 40001].map(|port| std::net::TcpListener::bind(("127.0.0.7", port)).unwrap()))
+        });
+        let range = if bound { "40000 40009" } else { "50000 50009" };
+        lab.set("host", &format!("net/ipv4/ip_local_port_range={range}"));
+        turns(&mut client, TURNS);
+        eventually("the sockets are gone", || lab.sockets("host", &format!("src {}", proxy.addr())) == 0);
+        turn(&mut client, 7, 300_000, 300_000);
+        assert_eq!(lab.metric(&proxy, "connections_spliced_open"), 1);
+        drop(other);
+    }
+}
+
 /// Connects from a port, which may have been in use a moment ago.
 fn connect_from(port: u16, to: SocketAddr) -> rustix::io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
