@@ -271,6 +271,28 @@ fn thousand_connections_at_once() {
     has(&relay.end(), "accepted", |count| count == 1000);
 }
 
+/// The kernel finds ports for other connections of the host, however many connections are relayed.
+#[test]
+fn ports_are_left_to_the_host() {
+    let Some(lab) = Lab::up() else { return };
+    lab.output("s", "sh", &["-c", "echo 40000 40019 > /proc/sys/net/ipv4/ip_local_port_range"]);
+    let mut relay = lab.relay(&[PORT]);
+    let _server = lab.server("::", PORT, "");
+    let mut elsewhere = lab.spawn(&mut lab.python("c", &["server", "::", "7701"]));
+    assert_eq!(elsewhere.line(), "listens");
+    let held = [(SERVER, "30"), (SERVER6, "10")].map(|(address, count)| {
+        let mut many = lab.spawn(&mut lab.python("c", &["many", address, &PORT.to_string(), count, "held"]));
+        assert_eq!(many.line(), "all");
+        for peer in ["10.78.0.2", "fd78::2"] {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peer.py");
+            assert_eq!(lab.output("s", "python3", &[script, "names", peer, "7701"]), "right");
+        }
+        many
+    });
+    drop(held);
+    has(&relay.end(), "accepted", |count| count == 40);
+}
+
 /// Connects to the port without a listener, with one, and with a new one.
 #[test]
 fn server_may_come_later_and_restart() {
