@@ -197,4 +197,13 @@ def hold(address, port):
         print(seen(lambda: (s.sendall(line.encode()), s.recv(100).decode().strip())[1]), flush=True)
 
 
-{"server": server, "client": client, "many": many, "hold": hold, "names": lambda *to: print(names(*to))}[sys.argv[1]](*sys.argv[2:])
+def end(address, port):
+    """How a connection ends that both sides read."""
+    s = connect(address, port)
+    s.sendall(b"x")
+    s.recv(1)
+    print("connected", flush=True)
+    print(seen(lambda: s.recv(1)), flush=True)
+
+
+{"server": server, "client": client, "many": many, "hold": hold, "end": end, "names": lambda *to: print(names(*to))}[sys.argv[1]](*sys.argv[2:])
