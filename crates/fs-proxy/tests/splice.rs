@@ -484,6 +484,33 @@ fn ports_serve_other_peers_too() {
     }
 }
 
+/// The proxy's socket gets what it has sent acknowledged only if the receiver has room for it. Before that, its peer
+/// gets no acknowledgment.
+#[test]
+fn flow_stays_while_its_receiver_has_no_room() {
+    for up in [true, false] {
+        let Some(lab) = Lab::up() else { return };
+        // The window of the end that does not read is shorter than 8 pieces, and the proxy's socket takes all of them.
+        lab.set(if up { "server" } else { "client" }, "net/ipv4/tcp_rmem=4096 8192 8192");
+        let (sender, receiver) = channel();
+        let server = lab.serve(false, move |stream| sender.send(stream).map_err(std::io::Error::other));
+        let proxy = lab.proxy(server, "", "");
+        let client = lab.connect(proxy.addr());
+        let server = receiver.recv().unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.set_nodelay(true).unwrap();
+        let (mut from, mut to) = if up { (client, server) } else { (server, client) };
+        let bytes = stream(1)(30 << 10);
+        for piece in bytes.chunks(1 << 10) {
+            from.write_all(piece).unwrap();
+            // Probes of the closed window are answered, so the receiver's packets are seen.
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        assert_eq!(lab.metric(&proxy, "connections_spliced_total"), 0);
+        receive(&mut to, 1, bytes.len()).unwrap();
+    }
+}
+
 /// The kernel chooses no port for the flow, because its range has changed or another program is bound to the port.
 #[test]
 fn ports_are_held_that_the_kernel_does_not_choose() {
