@@ -610,3 +610,25 @@ fn limits_of_clients_count_spliced_flows() {
         });
     }
 }
+
+/// Rules of `tc` see what a device sends of a spliced flow, and not what it receives.
+#[test]
+fn rules_of_tc_apply_where_packets_leave() {
+    let Some(lab) = Lab::up() else { return };
+    let (_proxy, mut client, mut server) = spliced(&lab, Mode::Tcp, "");
+    let lose = |device: &str, at: &str| {
+        lab.exec("host", &format!("tc qdisc add dev {device} clsact"));
+        let rule = "protocol ip u32 match u32 0 0 action mirred egress redirect dev lo";
+        lab.exec("host", &format!("tc filter add dev {device} {at} {rule}"));
+    };
+    lose("front0", "ingress");
+    client.write_all(&[1; 1000]).unwrap();
+    server.read_exact(&mut [0; 1000]).unwrap();
+    lose("back0", "egress");
+    client.write_all(&[1; 1000]).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    lab.exec("host", "tc filter del dev back0 egress");
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.read_exact(&mut [0; 1000]).unwrap();
+}
