@@ -87,7 +87,7 @@ impl Spliced<'_> {
     async fn late(&mut self, shared: &Shared<'_>) -> io::Result<Option<Over>> {
         let Self { ends: Some(ends), both, flow, before, .. } = self else { return Ok(None) };
         let mut timer = std::pin::pin!(sleep(LATE));
-        let (mut moves, mut last) = (both.moves(), Instant::now());
+        let (mut moves, mut moved, mut last) = (both.moves(), self.moved, Instant::now());
         let is_over = poll_fn(|cx| {
             expect(flow, ends, both, *before)?;
             let is_over = both.run(ends, shared.scratch, cx)?;
@@ -102,8 +102,14 @@ impl Spliced<'_> {
                 if both.is_settled() {
                     return Poll::Ready(Ok(false));
                 }
-                if std::mem::replace(&mut moves, both.moves()) != both.moves() {
-                    last = Instant::now();
+                let state = flow.read();
+                // The program has forwarded it, and the sockets do not know.
+                if state.is_reset && !state.is_closed {
+                    return Poll::Ready(Err(reset()));
+                }
+                if (moves, moved) != (both.moves(), state.moved) {
+                    (moves, moved, last) = (both.moves(), state.moved, Instant::now());
+                    shared.connection.moved();
                 }
                 if last.elapsed() > shared.idle {
                     return Poll::Ready(Err(idle_for(shared.idle)));
@@ -113,7 +119,7 @@ impl Spliced<'_> {
             Poll::Pending
         })
         .await;
-        self.count(shared, self.moved);
+        self.count(shared, moved);
         if is_over? {
             if let Some(Ends { a: Stream::Kernel(client), b: Stream::Kernel(server), .. }) = &self.ends {
                 // The sockets send their unsent bytes as usual.

@@ -462,6 +462,77 @@ fn ports_are_used_again() {
     }
 }
 
+/// Spliced flows leave their ports to connections of the host to other peers.
+#[test]
+fn ports_serve_other_peers_too() {
+    for v6 in [false, true] {
+        let Some(lab) = Lab::up() else { return };
+        let servers = [lab.serve(v6, exchange_server), lab.serve(v6, exchange_server)];
+        let proxy = lab.proxy(servers[0], "", "");
+        // Two more than flows, because the test asks for metrics.
+        lab.set("host", "net/ipv4/ip_local_port_range=40000 40005");
+        let mut clients: Vec<_> = (0..4).map(|_| lab.connect(proxy.addr())).collect();
+        clients.iter_mut().for_each(|client| turns(client, TURNS));
+        eventually("all are spliced", || lab.metric(&proxy, "connections_spliced_open") == 4);
+        eventually("the sockets are gone", || lab.sockets("host", &format!("src {}", proxy.addr())) == 0);
+        let connect = |to: SocketAddr| lab.within("host", move || TcpStream::connect(to));
+        let _others: Vec<_> = (0..6).map(|_| connect(servers[1]).unwrap()).collect();
+        // A port that a flow holds is not given to another connection to its server.
+        let _last: Vec<_> = (0..2).map(|_| connect(servers[0]).unwrap()).collect();
+        assert_eq!(connect(servers[0]).unwrap_err().kind(), ErrorKind::AddrNotAvailable);
+        clients.iter_mut().for_each(|client| turn(client, 7, 300_000, 300_000));
+    }
+}
+
+/// The proxy's socket gets what it has sent acknowledged only if the receiver has room for it. Before that, its peer
+/// gets no acknowledgment.
+#[test]
+fn flow_stays_while_its_receiver_has_no_room() {
+    for up in [true, false] {
+        let Some(lab) = Lab::up() else { return };
+        // The window of the end that does not read is shorter than 8 pieces, and the proxy's socket takes all of them.
+        lab.set(if up { "server" } else { "client" }, "net/ipv4/tcp_rmem=4096 8192 8192");
+        let (sender, receiver) = channel();
+        let server = lab.serve(false, move |stream| sender.send(stream).map_err(std::io::Error::other));
+        let proxy = lab.proxy(server, "", "");
+        let client = lab.connect(proxy.addr());
+        let server = receiver.recv().unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.set_nodelay(true).unwrap();
+        let (mut from, mut to) = if up { (client, server) } else { (server, client) };
+        let bytes = stream(1)(30 << 10);
+        for piece in bytes.chunks(1 << 10) {
+            from.write_all(piece).unwrap();
+            // Probes of the closed window are answered, so the receiver's packets are seen.
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        assert_eq!(lab.metric(&proxy, "connections_spliced_total"), 0);
+        receive(&mut to, 1, bytes.len()).unwrap();
+    }
+}
+
+/// The kernel chooses no port for the flow, because its range has changed or another program is bound to the port.
+#[test]
+fn ports_are_held_that_the_kernel_does_not_choose() {
+    for bound in [false, true] {
+        let Some(lab) = Lab::up() else { return };
+        let proxy = lab.proxy(lab.serve(false, exchange_server), "", "");
+        lab.set("host", "net/ipv4/ip_local_port_range=40000 40001");
+        let mut client = lab.connect(proxy.addr());
+        turns(&mut client, 1);
+        let other = lab.within("host", move || {
+            bound.then(|| [40000, 40001].map(|port| std::net::TcpListener::bind(("127.0.0.7", port)).unwrap()))
+        });
+        let range = if bound { "40000 40009" } else { "50000 50009" };
+        lab.set("host", &format!("net/ipv4/ip_local_port_range={range}"));
+        turns(&mut client, TURNS);
+        eventually("the sockets are gone", || lab.sockets("host", &format!("src {}", proxy.addr())) == 0);
+        turn(&mut client, 7, 300_000, 300_000);
+        assert_eq!(lab.metric(&proxy, "connections_spliced_open"), 1);
+        drop(other);
+    }
+}
+
 /// Connects from a port, which may have been in use a moment ago.
 fn connect_from(port: u16, to: SocketAddr) -> rustix::io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -538,4 +609,26 @@ fn limits_of_clients_count_spliced_flows() {
             begun && next.write_all(&[1; 10]).is_ok() && next.read_exact(&mut [0; 20]).is_ok()
         });
     }
+}
+
+/// Rules of `tc` see what a device sends of a spliced flow, and not what it receives.
+#[test]
+fn rules_of_tc_apply_where_packets_leave() {
+    let Some(lab) = Lab::up() else { return };
+    let (_proxy, mut client, mut server) = spliced(&lab, Mode::Tcp, "");
+    let lose = |device: &str, at: &str| {
+        lab.exec("host", &format!("tc qdisc add dev {device} clsact"));
+        let rule = "protocol ip u32 match u32 0 0 action mirred egress redirect dev lo";
+        lab.exec("host", &format!("tc filter add dev {device} {at} {rule}"));
+    };
+    lose("front0", "ingress");
+    client.write_all(&[1; 1000]).unwrap();
+    server.read_exact(&mut [0; 1000]).unwrap();
+    lose("back0", "egress");
+    client.write_all(&[1; 1000]).unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    lab.exec("host", "tc filter del dev back0 egress");
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.read_exact(&mut [0; 1000]).unwrap();
 }

@@ -6,9 +6,12 @@ mod common;
 mod lab;
 
 use fs_stacks::testing::{PATIENCE, eventually};
-use lab::Lab;
+use lab::{Lab, Proxy};
+use rustix::net::sockopt::set_socket_linger;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// More than the proxy's socket to the server takes at once: its send buffer is small, but a part of it may
 /// be a packet of 64 KiB.
@@ -76,10 +79,10 @@ fn octets(lab: &Lab, role: &str, column: &str) -> u64 {
     columns.find(|(name, _)| *name == column).unwrap().1.parse().unwrap()
 }
 
-#[test]
-fn late_packets_do_not_stop_a_flow() {
-    let Some(lab) = Lab::up() else { return };
-    let detour = Detour::new(&lab);
+/// Returns a client's and a server's end of a spliced flow, whose client has sent these bytes before. They have
+/// arrived at the proxy's socket afterwards.
+fn spliced(lab: &Lab, top: &str, bytes: &[u8]) -> (Proxy, TcpStream, TcpStream) {
+    let detour = Detour::new(lab);
     detour.open();
     // The client can send all of it without an acknowledgment, and the proxy its pieces. Both send nothing
     // twice: a packet of the client that is sent twice would pass the proxy the second time.
@@ -94,7 +97,7 @@ fn late_packets_do_not_stop_a_flow() {
 
     let (sender, receiver) = channel();
     let server = lab.serve(false, move |stream| sender.send(stream).map_err(std::io::Error::other));
-    let proxy = lab.proxy(server, "", "");
+    let proxy = lab.proxy(server, top, "");
     // The sockets to clients have the listener's.
     lab.set("host", "net/ipv4/tcp_wmem=4096 16384 16384");
     let mut client = lab.connect(proxy.addr());
@@ -109,32 +112,39 @@ fn late_packets_do_not_stop_a_flow() {
     // Fewer than make it a candidate.
     (0..7).for_each(|_| piece());
     // It becomes one, but a packet of the client must be seen too.
-    mute(&lab);
+    mute(lab);
     (0..20).for_each(|_| piece());
     assert_eq!(lab.metric(&proxy, "connections_spliced_total"), 0);
-    unmute(&lab);
+    unmute(lab);
 
     detour.close();
-    let bytes = common::pattern(2 * LATE);
-    let before = [octets(&lab, "client", "OutOctets"), octets(&lab, "host", "InOctets")];
-    late.write_all(&bytes[..LATE]).unwrap();
-    let length = octets(&lab, "client", "OutOctets") - before[0];
-    eventually("the device has them", || octets(&lab, "host", "InOctets") - before[1] >= length);
+    let before = [octets(lab, "client", "OutOctets"), octets(lab, "host", "InOctets")];
+    late.write_all(bytes).unwrap();
+    let length = octets(lab, "client", "OutOctets") - before[0];
+    eventually("the device has them", || octets(lab, "host", "InOctets") - before[1] >= length);
     // The client acknowledges nothing from now on, so the proxy keeps its sockets until it does, however
     // long the late packets take.
-    mute(&lab);
+    mute(lab);
     let mut pieces = 0;
     while lab.metric(&proxy, "connections_spliced_open") == 0 {
         assert!(pieces < 40, "it is not spliced: {}", proxy.program.log());
         piece();
         pieces += 1;
     }
-    let before = octets(&lab, "host", "InOctets");
+    let before = octets(lab, "host", "InOctets");
     detour.open();
-    eventually("the socket has them", || octets(&lab, "host", "InOctets") - before >= length);
-    unmute(&lab);
+    eventually("the socket has them", || octets(lab, "host", "InOctets") - before >= length);
+    unmute(lab);
     // With it the client acknowledges all of them.
     piece();
+    (proxy, client, server)
+}
+
+#[test]
+fn late_packets_do_not_stop_a_flow() {
+    let Some(lab) = Lab::up() else { return };
+    let bytes = common::pattern(2 * LATE);
+    let (proxy, mut client, mut server) = spliced(&lab, "", &bytes[..LATE]);
     let mut got = vec![0; LATE];
     server.read_exact(&mut got).unwrap();
     assert!(got == bytes[..LATE]);
@@ -148,4 +158,26 @@ fn late_packets_do_not_stop_a_flow() {
     client.read_exact(&mut got).unwrap();
     assert!(got == bytes);
     assert_eq!(lab.metric(&proxy, "connections_spliced_open"), 1);
+}
+
+/// The server resets the flow while the proxy's socket has no room for late bytes. The reset does not reach that socket.
+#[test]
+fn reset_ends_a_flow_with_late_packets() {
+    let Some(lab) = Lab::up() else { return };
+    lab.set("server", "net/ipv4/tcp_rmem=4096 60000 60000");
+    let (proxy, mut client, server) = spliced(&lab, "timeouts = { idle = \"60m\" }", &common::pattern(LATE));
+    // Late bytes are relayed.
+    server.peek(&mut [0]).unwrap();
+    // A reset ends it with the number that the client has acknowledged. The server does not know of that, because the
+    // client's acknowledgment is beyond its window, and repeats the last piece. By then the acknowledgment has passed.
+    let repeats = || {
+        let text = lab.within("server", || std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap());
+        text.lines().skip(1).any(|line| line.split_whitespace().nth(6).unwrap() != "00000000")
+    };
+    eventually("the server repeats a piece", repeats);
+    set_socket_linger(&server, Some(Duration::ZERO)).unwrap();
+    drop(server);
+    let error = client.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    eventually("the flow is over", || lab.metric(&proxy, "connections_spliced_open") == 0);
 }

@@ -23,17 +23,13 @@ const FRAMES: usize = 44;
 /// Reads of one direction before the task yields to the core's other tasks.
 const STEPS: usize = 4;
 
-/// Relays until both directions have ended. Returns an error if one end was reset or lost. Both
-/// ends are then reset.
+/// Relays until both directions have ended. Returns an error if one end was reset or lost. The caller
+/// then resets both.
 pub(crate) async fn pump(wire: &TcpStream, program: &mut KernelStream, scratch: &RefCell<Vec<u8>>) -> io::Result<()> {
     let mut down = Down::default();
     let result = both(wire, program, &mut down, scratch).await;
     if result.is_err() {
         down.pass_rest(wire, program, scratch).await;
-        // Dropping the connection with FIN would look like a normal end to the other side, so it is
-        // reset. This fails for an end that is closed already.
-        let _ = wire.set_zero_linger();
-        let _ = program.set_zero_linger();
     }
     result
 }

@@ -5,6 +5,7 @@ use crate::pump::{BUFFER, pump};
 use crate::shared::Shared;
 use crate::source::canonical;
 use fs_compat::{Keepalive, TcpListener, TcpSocket, TcpStream};
+use rustix::net::sockopt::set_socket_linger;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -59,6 +60,9 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn connection(wire: TcpStream, client: SocketAddr, shared: &Arc<Shared>, scratch: &RefCell<Vec<u8>>) {
     let Ok(server) = wire.local_addr().map(canonical) else { return };
+    // If the relay ends first, or is killed, both ends are reset: FIN would mean that all bytes have arrived.
+    // This fails only if the connection has ended.
+    let _ = wire.set_zero_linger();
     let counters = &shared.counters;
     counters.accepted.fetch_add(1, Ordering::Relaxed);
     let connected = {
@@ -74,10 +78,16 @@ async fn connection(wire: TcpStream, client: SocketAddr, shared: &Arc<Shared>, s
         Some(Ok((mut program, expected))) => {
             shared.listens(server);
             counters.open.fetch_add(1, Ordering::Relaxed);
+            let _ = program.set_zero_linger();
             // Boxed, so that the task is smaller while it connects.
-            if let Err(error) = Box::pin(pump(&wire, &mut program, scratch)).await {
-                tracing::debug!(%client, %server, %error, "reset a connection");
-                counters.reset.fetch_add(1, Ordering::Relaxed);
+            match Box::pin(pump(&wire, &mut program, scratch)).await {
+                Ok(()) => {
+                    let _ = (wire.set_linger(None), set_socket_linger(&program, None));
+                }
+                Err(error) => {
+                    tracing::debug!(%client, %server, %error, "reset a connection");
+                    counters.reset.fetch_add(1, Ordering::Relaxed);
+                }
             }
             counters.open.fetch_sub(1, Ordering::Relaxed);
             // The entry is removed before the socket is closed, because another process may get the
@@ -88,8 +98,6 @@ async fn connection(wire: TcpStream, client: SocketAddr, shared: &Arc<Shared>, s
         Some(Err(error)) => {
             counters.refused.fetch_add(1, Ordering::Relaxed);
             shared.refused(server, &error);
-            // The call fails only if the connection has ended.
-            let _ = wire.set_zero_linger();
         }
         None => {}
     }

@@ -173,8 +173,8 @@ def client(address, port):
     time.sleep(0.5)
 
 
-def many(address, port, count):
-    """Connections that are all open at once, each used twice."""
+def many(address, port, count, *options):
+    """Connections that are all open at once, each used twice. They may be held until the input ends."""
     every = [connect(address, port) for _ in range(int(count))]
     for s in every:
         s.sendall(b"e")
@@ -183,7 +183,9 @@ def many(address, port, count):
             s.sendall(b"%06d" % number)
         for number, s in enumerate(every):
             assert s.recv(6, socket.MSG_WAITALL) == b"%06d" % number
-    print("all")
+    print("all", flush=True)
+    if "held" in options:
+        sys.stdin.read()
 
 
 def hold(address, port):
@@ -195,4 +197,13 @@ def hold(address, port):
         print(seen(lambda: (s.sendall(line.encode()), s.recv(100).decode().strip())[1]), flush=True)
 
 
-{"server": server, "client": client, "many": many, "hold": hold, "names": lambda *to: print(names(*to))}[sys.argv[1]](*sys.argv[2:])
+def end(address, port):
+    """How a connection ends that both sides read."""
+    s = connect(address, port)
+    s.sendall(b"x")
+    s.recv(1)
+    print("connected", flush=True)
+    print(seen(lambda: s.recv(1)), flush=True)
+
+
+{"server": server, "client": client, "many": many, "hold": hold, "end": end, "names": lambda *to: print(names(*to))}[sys.argv[1]](*sys.argv[2:])

@@ -165,9 +165,14 @@ impl Lab {
 
     /// Starts a relay of these ports.
     fn relay(&self, ports: &[u16]) -> Running {
+        self.relay_until(ports, 10)
+    }
+
+    /// The relay leaves open connections this time at its end.
+    fn relay_until(&self, ports: &[u16], seconds: u64) -> Running {
         let mut config = String::from("device = 'relay0'\npartial_checksums = true\n");
         ports.iter().for_each(|port| config += &format!("[[port]]\nport = {port}\n"));
-        let mut relay = self.spawn(&mut self.relay_command(&config));
+        let mut relay = self.spawn(self.relay_command(&config).arg(seconds.to_string()));
         assert_eq!(relay.line(), "ready", "{}", self.log());
         relay
     }
@@ -271,6 +276,28 @@ fn thousand_connections_at_once() {
     has(&relay.end(), "accepted", |count| count == 1000);
 }
 
+/// The kernel finds ports for other connections of the host, however many connections are relayed.
+#[test]
+fn ports_are_left_to_the_host() {
+    let Some(lab) = Lab::up() else { return };
+    lab.output("s", "sh", &["-c", "echo 40000 40019 > /proc/sys/net/ipv4/ip_local_port_range"]);
+    let mut relay = lab.relay(&[PORT]);
+    let _server = lab.server("::", PORT, "");
+    let mut elsewhere = lab.spawn(&mut lab.python("c", &["server", "::", "7701"]));
+    assert_eq!(elsewhere.line(), "listens");
+    let held = [(SERVER, "30"), (SERVER6, "10")].map(|(address, count)| {
+        let mut many = lab.spawn(&mut lab.python("c", &["many", address, &PORT.to_string(), count, "held"]));
+        assert_eq!(many.line(), "all");
+        for peer in ["10.78.0.2", "fd78::2"] {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peer.py");
+            assert_eq!(lab.output("s", "python3", &[script, "names", peer, "7701"]), "right");
+        }
+        many
+    });
+    drop(held);
+    has(&relay.end(), "accepted", |count| count == 40);
+}
+
 /// Connects to the port without a listener, with one, and with a new one.
 #[test]
 fn server_may_come_later_and_restart() {
@@ -349,6 +376,26 @@ fn killed_relay_leaves_the_service_to_the_kernel() {
     go_on();
     // No socket of a relay is left, except in TIME-WAIT.
     wait_for("no socket of a relay is left", || relayed() == 0);
+}
+
+/// FIN would mean that all bytes have arrived.
+#[test]
+fn end_of_the_relay_resets_both_ends() {
+    let Some(lab) = Lab::up() else { return };
+    let mut server = lab.server("::", PORT, "");
+    for (signal, address) in [("TERM", SERVER), ("TERM", SERVER6), ("KILL", SERVER), ("KILL", SERVER6)] {
+        let mut relay = lab.relay_until(&[PORT], 0);
+        let mut client = lab.spawn(&mut lab.python("c", &["end", address, &PORT.to_string()]));
+        assert_eq!(client.line(), "connected");
+        relay.signal(signal);
+        assert_eq!(server.line(), "x ConnectionResetError", "{signal} {address}");
+        relay.child.wait().unwrap();
+        // The killed relay's connection over the device is nobody's.
+        if signal == "TERM" {
+            assert_eq!(client.line(), "ConnectionResetError", "{address}");
+        }
+        wait_for("no XDP program is left", || !lab.xdp_is_attached());
+    }
 }
 
 #[test]

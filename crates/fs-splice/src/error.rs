@@ -58,8 +58,8 @@ pub enum Refusal {
     /// A connection is not open in both directions.
     #[error("a connection is closing")]
     Closing,
-    /// Only one connection has timestamps.
-    #[error("only one connection has timestamps")]
+    /// Only one connection has timestamps, or the proxy sends them in microseconds.
+    #[error("only one connection has timestamps, or the proxy sends them in microseconds")]
     Stamps,
     /// Only one connection has selective acknowledgments.
     #[error("only one connection has selective acknowledgments")]

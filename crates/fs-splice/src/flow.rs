@@ -178,10 +178,11 @@ impl Flow {
     /// # Errors
     /// If another connection has got it: then the flow must end.
     pub fn hold(&mut self) -> io::Result<()> {
+        // First, because the port is free until then.
+        self.holder = Some(hold(&self.sides[1].ends)?);
         for (side, is_ours) in self.sides.iter().zip([false, true]) {
             self.table.conntrack.forget(&side.ends, is_ours);
         }
-        self.holder = Some(hold(&self.sides[1].ends)?);
         Ok(())
     }
 

@@ -16,12 +16,12 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes in the two sockets of a direction at the moment of splicing that are allowed in any case. They
-/// are sent by the proxy's socket while later ones arrive already. Higher: the receiver may lack
-/// memory for the later ones, which are lost then. Lower: a flow must wait for a quiet moment more
-/// often.
+/// Bytes in the two sockets of a direction at the moment of splicing that are allowed if they fit the
+/// receiver's window. They are sent by the proxy's socket while later ones arrive already. Higher: the
+/// receiver may lack memory for the later ones, which are lost then. Lower: a flow must wait for a
+/// quiet moment more often.
 const BACKLOG_MAX: u64 = 512 << 10;
-/// More are allowed if they fit the receiver's window, and it takes them within this time. Longer: the
+/// More are allowed if the sender's later ones fit too, and the receiver takes them within this time. Longer: the
 /// sender gets no acknowledgment of later bytes for so long, and may repeat them, after 200 ms at the
 /// earliest. Shorter: busy flows on slow machines stay in user space.
 const DRAIN_US: u64 = 50_000;
@@ -134,8 +134,8 @@ impl Watched {
         }
         let failed = |error| Refusal::System("read a connection's state", error);
         let infos = both(sockets, info).map_err(failed)?;
-        let [client, server] = [0, 1].map(|at| (sockets[at], &infos[at]));
-        if is_busy(client, server).and_then(|busy| Ok(busy || is_busy(server, client)?)).map_err(failed)? {
+        let [unread, outgoing] = [both(sockets, unread).map_err(failed)?, both(sockets, outgoing).map_err(failed)?];
+        if is_busy(unread, outgoing, &infos) {
             // Set each time, because the kernel raises the window's limit with the buffer.
             both(sockets, |socket| throttle(socket, Some(THROTTLE))).map_err(failed)?;
             return Ok(Now::Busy);
@@ -158,6 +158,9 @@ impl Watched {
             _ => return Ok(Now::Unseen),
         };
         let positions = [of_client, of_server];
+        if is_busy(positions.map(|of| of.unread), positions.map(|of| of.outgoing), &infos) {
+            return Ok(Now::Busy);
+        }
         let entry = |from: usize, to: usize| {
             let (own_end, acked) = (
                 positions[from].sent.wrapping_add(positions[to].unread),
@@ -219,13 +222,19 @@ impl Drop for Watched {
     }
 }
 
-/// Returns true if the sockets hold too many bytes of a direction.
-fn is_busy(from: (BorrowedFd<'_>, &Info), to: (BorrowedFd<'_>, &Info)) -> io::Result<bool> {
-    let bytes = u64::from(unread(from.0)?) + u64::from(outgoing(to.0)?);
-    // All that the sender may have under way, in the window of the receiver.
-    let fits = bytes + u64::from(from.1.window_out) <= to.1.window_in.into();
-    let soon = bytes.saturating_mul(1_000_000) <= to.1.rate.saturating_mul(DRAIN_US);
-    Ok(bytes > BACKLOG_MAX && !(fits && soon))
+/// Returns true if the sockets hold too many bytes of a direction: those that the proxy has not read, and those that
+/// its peer has not acknowledged.
+fn is_busy(unread: [u32; 2], outgoing: [u32; 2], infos: &[Info; 2]) -> bool {
+    [(0, 1), (1, 0)].into_iter().any(|(from, to)| {
+        let bytes = u64::from(unread[from]) + u64::from(outgoing[to]);
+        let window: u64 = infos[to].window_in.into();
+        // All that the sender may have under way, in the window of the receiver.
+        let fits = bytes + u64::from(infos[from].window_out) <= window;
+        let soon = bytes.saturating_mul(1_000_000) <= infos[to].rate.saturating_mul(DRAIN_US);
+        // Until the receiver has acknowledged these bytes, the sender gets no acknowledgment. So that must not depend on
+        // a receiver that reads.
+        bytes > window || (bytes > BACKLOG_MAX && !(fits && soon))
+    })
 }
 
 /// Calls a function for both sockets.

@@ -133,6 +133,14 @@ impl Lab {
         run(&format!("ip netns exec {} {command}", self.ns(role)));
     }
 
+    /// Returns the number of a namespace's open connections that `ss` selects.
+    pub(crate) fn sockets(&self, role: &str, filter: &str) -> usize {
+        let command = format!("netns exec {} ss -Htn state established {filter}", self.ns(role));
+        let output = Command::new("ip").args(command.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{command}");
+        output.stdout.iter().filter(|&&byte| byte == b'\n').count()
+    }
+
     /// Sets a value below /proc/sys of a namespace.
     pub(crate) fn set(&self, role: &str, setting: &str) {
         let (name, value) = setting.split_once('=').unwrap();

@@ -6,5 +6,6 @@ mod tcp;
 #[cfg(test)]
 pub(crate) use tcp::unsent_limit;
 pub(crate) use tcp::{
-    Info, Queue, Repair, has_urgent, info, outgoing, queue_end, repair, set_queue_end, stamp, throttle, unread,
+    Info, Queue, Repair, choose_port, has_urgent, info, outgoing, queue_end, repair, set_queue_end, stamp, throttle,
+    unread,
 };

@@ -78,11 +78,23 @@ pub(crate) fn unsent_limit(socket: BorrowedFd<'_>) -> io::Result<u32> {
     get(socket, TCP_NOTSENT_LOWAT)
 }
 
+/// Makes connect(2) choose this port, if the socket is bound to port 0 (`ip(7)`: IP_BIND_ADDRESS_NO_PORT and
+/// IP_LOCAL_PORT_RANGE, Linux 6.3). A port outside of the host's range has no effect.
+pub(crate) fn choose_port(socket: BorrowedFd<'_>, port: u16) -> io::Result<()> {
+    const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
+    set_at(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+    set_at(socket, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, (u32::from(port) << 16 | u32::from(port)).cast_signed())
+}
+
 fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: i32) -> io::Result<()> {
+    set_at(socket, libc::IPPROTO_TCP, option, value)
+}
+
+fn set_at(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: i32) -> io::Result<()> {
     // SAFETY: the descriptor is open while borrowed, and the kernel reads an int.
     let result = unsafe {
         let length = size_of::<i32>() as libc::socklen_t;
-        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, (&raw const value).cast(), length)
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length)
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
