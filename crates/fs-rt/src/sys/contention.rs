@@ -14,15 +14,15 @@ pub(crate) struct Contention {
     pub(crate) crowded: bool,
 }
 
-/// Asks the kernel.
+/// Reads [`Contention`] from the kernel.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub(crate) struct ContentionProbe {
     /// `/proc/loadavg`: its fourth field starts with the number of runnable threads.
     runnable: Option<File>,
     cpus: u32,
 }
 
-impl Witness {
+impl ContentionProbe {
     pub(crate) fn new() -> Self {
         // If it cannot be read, only preemptions count. SAFETY: takes no pointers. If it returned
         // -1, `crowded` would never be true.
@@ -30,8 +30,8 @@ impl Witness {
         Self { runnable: File::open("/proc/loadavg").ok(), cpus: cpus as u32 }
     }
 
-    /// Two system calls.
-    pub(crate) fn ask(&self) -> Contention {
+    /// Reads both: two system calls.
+    pub(crate) fn read(&self) -> Contention {
         let mut text = [0; 64];
         let len = self.runnable.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
         let crowded = runnable(&text[..len]).is_some_and(|runnable| runnable > self.cpus);
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(runnable(b""), None);
         // This thread is runnable.
         let mut text = [0; 64];
-        let len = Witness::new().runnable.unwrap().read_at(&mut text, 0).unwrap();
+        let len = ContentionProbe::new().runnable.unwrap().read_at(&mut text, 0).unwrap();
         assert!(runnable(&text[..len]).unwrap() >= 1);
     }
 }
