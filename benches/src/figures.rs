@@ -186,7 +186,7 @@ fn series<'a>(runs: &'a [Run], part: &str, what: &str, peer: &str) -> Option<Ser
 }
 
 fn table<'a>(rows: impl Iterator<Item = Series<'a>>, runs: &[Run]) -> String {
-    let mut text = String::from("| what | fastsock | beside it | ratio | runs |\n|---|---|---|---|---|\n");
+    let mut text = String::from("| what | fastsock | compared with | ratio | runs |\n|---|---|---|---|---|\n");
     for Series { row, ours, peer, ratio } in rows {
         let beside = match &row.peer_name {
             Some(name) => format!("{name} {}", range(&peer)),
@@ -226,6 +226,7 @@ fn number(value: f64) -> String {
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         v if v >= 0.1 => format!("{value:.2}"),
+        v if v >= 0.01 => format!("{value:.3}"),
         _ => format!("{value:.4}"),
     }
 }

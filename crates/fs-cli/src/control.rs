@@ -11,8 +11,9 @@ pub(crate) const UNIT: &str = "fastsock.service";
 /// Options of all commands.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct ControlArgs {
-    /// The daemon's control socket. Default: /run/fastsock/control.sock for root, otherwise
-    /// $XDG_RUNTIME_DIR/fastsock/control.sock.
+    /// The daemon's control socket. Default: /run/fastsock/control.sock for root. For others
+    /// $XDG_RUNTIME_DIR/fastsock/control.sock, and if no daemon answers there, the system's; `up` uses the first
+    /// only.
     #[arg(long, value_name = "PATH", env = CONTROL_VARIABLE)]
     control: Option<PathBuf>,
 }
@@ -52,8 +53,10 @@ impl ControlArgs {
     /// No daemon serves this user.
     pub(crate) fn daemon(&self) -> anyhow::Result<PathBuf> {
         let no_daemon = |path: PathBuf| {
+            let is_own = self.named().is_none() && path != Path::new(SYSTEM_CONTROL);
+            let or_system = if is_own { format!(" or at {SYSTEM_CONTROL}") } else { String::new() };
             anyhow!(
-                "no daemon answers at {}: start one with `fastsock up`, or name its socket with --control PATH",
+                "no daemon answers at {}{or_system}: start one with `fastsock up`, or name its socket with --control PATH",
                 path.display()
             )
         };

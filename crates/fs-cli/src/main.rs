@@ -35,7 +35,7 @@ struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Run the daemon.
+    /// Run the daemon in the foreground, until SIGTERM.
     Up(up::Args),
     /// Run a program with accelerated sockets; starts a daemon if none runs.
     Run(run::Args),
@@ -51,7 +51,7 @@ enum Command {
     Why(why::Args),
     /// Print counters.
     Stat(stat::Args),
-    /// Measure what this machine gains, with the kernel beside it, in a minute.
+    /// Compare fastsock with the kernel on this machine, in a minute.
     Bench(bench::Args),
     /// List the programs on shared devices by their device pairs, with what the kernel has counted.
     Devices,

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Check the configuration, print what is wrong, and exit.
     #[arg(long, requires = "config")]
     check: bool,
-    /// Share this device between programs, in addition to those of the configuration. Needs root.
+    /// Share this device between programs, in addition to those of the configuration; repeatable. Needs root.
     #[arg(long, value_name = "DEVICE")]
     device: Vec<String>,
     #[command(flatten)]

@@ -1,6 +1,7 @@
-//! The daemon: a process that matches the two ends of connections, so that both get a ring.
+//! The daemon. It matches the two ends of connections, so that both get a ring. It may also share devices
+//! (`fs-broker`) and serve ports over a device (`fs-relay`).
 //!
-//! It is in no connection's data path, and its end costs new rings and nothing else
+//! It is in the data path of `[wire]` connections only: these end with it, and all others continue
 //! (`docs/PRELOAD.md`, The daemon). The program is `fastsock up` (`fs-cli`).
 //!
 //! | module | what it is |

@@ -10,7 +10,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`message`] | six messages of 32 bytes |
+//! | [`message`] | seven messages of 32 bytes |
 //! | `place` | where the service's socket is |
 //! | [`client`] | the half in a preloaded process |
 //! | `facts` | what the kernel says of an offered socket |

@@ -1,4 +1,4 @@
-//! The life of descriptor numbers: birth, close, duplicates, descriptors that leave the process.
+//! What happens when a descriptor number is opened, closed, duplicated, or inherited by another program.
 
 use std::os::fd::RawFd;
 
@@ -76,7 +76,7 @@ pub(crate) fn begin(fd: RawFd) {
     }
 }
 
-/// A watched socket may be connected.
+/// With FASTSOCK_CALLS=0 (tests), offers a socket as soon as it may be connected.
 pub(crate) fn at_birth(fd: RawFd) {
     if fd < 0 || !process::waits_for_service() {
         return;
@@ -122,6 +122,7 @@ pub(crate) fn end(fd: RawFd) {
 }
 
 /// Handles a number that is about to be closed or, if `is_closing` is false, refers to another socket by now.
+/// Without a close(2), no reset is requested from the kernel.
 fn finish(fd: RawFd, is_closing: bool) {
     let Some(slot) = table::slot(fd) else { return };
     if slot.state().kind() == Kind::Plain {
@@ -144,7 +145,7 @@ fn finish(fd: RawFd, is_closing: bool) {
     }
 }
 
-/// The sockets of a set that nobody has any more may be in another one.
+/// Ends a set whose last number is closed. Its sockets may join another set.
 fn end_set(fd: RawFd, held: Option<Held>, is_closing: bool) {
     let Some(held) = held else { return };
     if let (Body::Set(polled), 1) = (held.body(), held.numbers()) {
@@ -233,7 +234,7 @@ pub(crate) fn with_socket(fd: RawFd, work: impl FnOnce(&Socket)) -> bool {
     socket.is_some()
 }
 
-/// `new` is a duplicate of `old`.
+/// Handles dup(2): `new` refers to the file of `old`, and the kernel carries both from now on.
 pub(crate) fn duplicated(old: RawFd, new: RawFd) {
     if old == new {
         return;

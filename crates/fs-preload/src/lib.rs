@@ -1,8 +1,8 @@
 //! libfastsock.so (LD_PRELOAD): connections of unmodified programs get rings in shared memory.
 //!
 //! Every descriptor of the application is a real kernel socket. The library counts the data calls
-//! on a new TCP socket, offers it to the match service after a few calls in each direction, and
-//! from then on the socket may have an [`fs_carrier::pair::Pair`]. Each exported function asks one
+//! on a new TCP socket, offers it to the match service after a few calls (`process::calls_before_offer`,
+//! `slot::ONE_WAY`), and from then on the socket may have an [`fs_carrier::pair::Pair`]. Each exported function asks one
 //! question first: is this descriptor promoted? If it is not, the C library's function is called
 //! with the caller's own arguments. `docs/PRELOAD.md` has the table of what each call does with a
 //! promoted descriptor.

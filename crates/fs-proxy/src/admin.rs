@@ -18,11 +18,11 @@ use std::time::Duration;
 
 /// A command's longest line.
 const LINE_MAX: u64 = 4096;
-/// For a command and its answer.
+/// Time limit to read a command and to write its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// For the answer, from the client's side. Higher, because the commands of others may come first.
+/// The client's time limit. Higher, because other clients' commands may be served first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Until the next accept after an error.
+/// Wait after an accept(2) that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Highest weight, as in the configuration.
 const WEIGHT_MAX: u32 = 1000;

@@ -1,4 +1,4 @@
-//! A reverse proxy for TCP (L4) and HTTP/1.1 (L7).
+//! A reverse proxy for TCP (L4), HTTP/1.1 and HTTP/2 (L7). docs/PROXY.md is the user's page.
 //!
 //! Every core runs the same program, with its own listeners, connections to the servers and
 //! counters. A request uses no state that cores share; the modules document the few exceptions.
@@ -6,6 +6,18 @@
 //! SIGHUP reads the configuration again (`reload`). SIGUSR2 starts another process, which gets the
 //! listening sockets (`handover`). After SIGTERM, SIGINT or SIGQUIT, open
 //! connections have `drain` to end. A second signal ends the process at once.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `config`, `reload`, `handover` | the configuration file; SIGHUP; SIGUSR2 |
+//! | `worker`, `serve`, `site` | one core: its listeners, a connection's protocol, what its connections share |
+//! | `tcp`, `relay`, `splice`, `spliced` | TCP mode: two connections, copied in user space or joined in the kernel |
+//! | `http1` | ordinary HTTP/1.1 requests, without hyper |
+//! | `odd` | all other HTTP requests, on hyper: HTTP/2, tunnels, HTTP/1.0 |
+//! | `routes`, `upstream`, `health` | which upstream, which server, and whether it is used |
+//! | `fields`, `edits`, `refusal` | header fields, changes to them, the proxy's own responses |
+//! | `tls`, `client_hello`, `proxy_protocol`, `introduction` | what comes before a stream's first byte |
+//! | `stats`, `metrics`, `status`, `admin`, `operator`, `access_log` | what an operator sees and sets |
 
 // They panic if the output is a full disk or a pipe that nobody reads.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

@@ -61,11 +61,30 @@ enum Command {
         json: bool,
     },
     /// Gives a server a weight, from now on.
-    Weight { upstream: String, server: String, weight: u32 },
+    Weight {
+        #[command(flatten)]
+        server: Server,
+        /// 0 to 1000. With 0 the server gets nothing new.
+        weight: u32,
+    },
     /// Sends nothing new to a server: weight 0.
-    Drain { upstream: String, server: String },
+    Drain {
+        #[command(flatten)]
+        server: Server,
+    },
     /// Gives a server the weight that the configuration has.
-    Restore { upstream: String, server: String },
+    Restore {
+        #[command(flatten)]
+        server: Server,
+    },
+}
+
+#[derive(Args, Clone, Debug)]
+struct Server {
+    /// The upstream's name.
+    upstream: String,
+    /// The server's address and port, as `status` shows it.
+    server: String,
 }
 
 /// Answers a question on standard output.
@@ -73,7 +92,9 @@ pub(crate) fn run(question: &Question) -> anyhow::Result<()> {
     match question {
         Question::Top { socket, interval, times } => top(&socket.socket, Duration::from_secs(*interval), *times),
         Question::Admin(AdminArgs { socket: Socket { socket }, command }) => {
-            let weight = |upstream, server, weight: &str| ask(socket, &format!("weight {upstream} {server} {weight}"));
+            let weight = |Server { upstream, server }: &Server, weight: &str| {
+                ask(socket, &format!("weight {upstream} {server} {weight}"))
+            };
             match command {
                 Command::Status { json: true } => show(&(ask(socket, "status")? + "\n")),
                 Command::Status { json: false } => show(&tables(&status(socket)?, None)),
@@ -84,11 +105,9 @@ pub(crate) fn run(question: &Question) -> anyhow::Result<()> {
                     flows::table(&flows).text(&mut text);
                     show(&text)
                 }
-                Command::Weight { upstream, server, weight: number } => {
-                    show(&(weight(upstream, server, &number.to_string())? + "\n"))
-                }
-                Command::Drain { upstream, server } => show(&(weight(upstream, server, "0")? + "\n")),
-                Command::Restore { upstream, server } => show(&(weight(upstream, server, "file")? + "\n")),
+                Command::Weight { server, weight: number } => show(&(weight(server, &number.to_string())? + "\n")),
+                Command::Drain { server } => show(&(weight(server, "0")? + "\n")),
+                Command::Restore { server } => show(&(weight(server, "file")? + "\n")),
             }
         }
     }

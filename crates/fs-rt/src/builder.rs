@@ -224,6 +224,9 @@ impl Default for Builder {
 
 impl Builder {
     /// Adds a device. Core i opens the queues i, i + cores, … of each device.
+    ///
+    /// Unless a daemon shares the device, some drivers reset the card when the runtime is built: its traffic
+    /// can stop for up to 40 s, so have a console at hand.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.devices.push(name.into());
         self

@@ -9,9 +9,9 @@ use std::str::FromStr;
 /// The stack that carries a program's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StackKind {
-    /// Ours.
+    /// fastsock's own TCP, over `--device`.
     Fastsock,
-    /// The kernel's.
+    /// Kernel sockets.
     Kernel,
 }
 

@@ -89,6 +89,9 @@ fn play(run: &mut Run, command: &str, line: &str, work: &Path, servers: &mut Vec
             _ if command.contains("-- redis-benchmark ") => {
                 std::fs::read_to_string(run.log()).is_ok_and(|log| log.contains(" requests per second"))
             }
+            _ if command.ends_with("fastsock stat") => std::fs::read_to_string(run.log()).is_ok_and(|log| {
+                log.lines().filter_map(|line| line.strip_prefix("ring_bytes ")).any(|count| count != "0")
+            }),
             _ => {
                 run.note("a command that this part does not know: say what it ends in");
                 false

@@ -20,7 +20,7 @@ struct Round {
 }
 
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
-    let figures = in_turns(plan, &SIDES[..3], |side| round(side))?;
+    let figures = in_turns(plan, &SIDES[..3], round)?;
     let mut rows = Vec::new();
     let mut row = |what: &str, value: fn(&Round) -> f64| {
         let of = |side: usize| figures[side].iter().map(value).collect::<Vec<_>>();

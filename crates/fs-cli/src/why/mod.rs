@@ -99,7 +99,7 @@ fn sentence(facts: &Facts) -> String {
         return format!("{name} is not accelerated: {reason}: {}", cause(reason));
     }
     format!(
-        "{name} is not accelerated yet: {open}, and none has had four reads and four writes at each end, or 64 of one kind between equal or loopback addresses, since a daemon serves (a connection that a process got by fork never has a ring)"
+        "{name} is not accelerated yet: {open}, and none has had four reads and four writes at each end since a daemon serves (or 64 of one kind, if both ends have the same address or are loopback; a connection that a process got by fork never has a ring)"
     )
 }
 

@@ -76,13 +76,20 @@ fn table_is_current_and_missing_methods_have_reasons() {
                 writeln!(wrong, "{key}::{method} is {ours}, but {peer}'s is {theirs}").unwrap();
             }
         }
+        let mut rows: Vec<(&str, String)> = Vec::new();
         for method in theirs.keys() {
             match (missing.contains(method), reason(method)) {
                 (false, None) => {}
-                (true, Some(why)) => writeln!(table, "| `{folder}::{name}` | `{method}` | {why} |").unwrap(),
+                (true, Some(why)) => match rows.last_mut() {
+                    Some((last, methods)) if *last == why => write!(methods, ", `{method}`").unwrap(),
+                    _ => rows.push((why, format!("`{method}`"))),
+                },
                 (true, None) => writeln!(wrong, "{key}::{method} is missing without a reason").unwrap(),
                 (false, Some(_)) => writeln!(wrong, "{key}::{method} is here, but is listed as missing").unwrap(),
             }
+        }
+        for (why, methods) in rows {
+            writeln!(table, "| `{folder}::{name}` | {methods} | {why} |").unwrap();
         }
         if !own.is_empty() {
             only_here += &item(&format!("`{folder}::{name}`: {}", own.join(", ")));

@@ -5,7 +5,8 @@ use crate::rx::table::FlowHasher;
 use crate::seq::SeqNum;
 use crate::time::Instant;
 
-/// More than a connection with these ports can have in flight: a largest window without scale.
+/// Distance of the new ISN from the old connection's SND.NXT, as on Linux (`tcp_timewait_state_process`:
+/// `tw_snd_nxt + 65535 + 2`).
 const BEYOND: u32 = 65_537;
 
 /// Chooses initial sequence numbers.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
 
-/// Highest weight. Higher: nothing but larger numbers.
+/// Maximum weight. Only the proportion of weights matters, so larger numbers add nothing.
 const WEIGHT_MAX: u32 = 1000;
 
 #[derive(Debug, Deserialize)]
@@ -37,7 +37,7 @@ pub(crate) struct UpstreamConfig {
     /// Interval at which names of servers are looked up again.
     #[serde(default, deserialize_with = "optional_duration")]
     lookup_interval: Option<Duration>,
-    /// For how long the addresses of names hold.
+    /// Time after which names are looked up again (their shortest time to live).
     #[serde(skip)]
     valid_for: Option<Duration>,
     /// The PROXY protocol's version that servers get before the first byte of a connection.

@@ -29,7 +29,7 @@ impl CoreShared {
             io.post(stack, &self.shared);
             work += io.collect(stack);
             let now = stack.now();
-            if io.poller.is_look_due(now, stack.stats()) {
+            if io.poller.is_poll_due(now, stack.stats()) {
                 let packets = io.receive(stack);
                 if packets > 0 {
                     io.poller.found_packets(now);

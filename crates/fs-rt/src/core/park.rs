@@ -12,7 +12,7 @@ use super::io::{CoreIo, Port};
 use super::state::CoreShared;
 use crate::poll::Idle;
 use crate::source::Source;
-use crate::sys::{Clock, Witness, exact_timers, sleep_for, watch_readable};
+use crate::sys::{Clock, ContentionProbe, exact_timers, sleep_for, watch_readable};
 use fs_core::{FramePool, Instant};
 use std::future::Future;
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) struct Reactor {
     core: Rc<CoreShared>,
     /// True if it ever sleeps.
     sleeps: bool,
-    witness: Witness,
+    contention: ContentionProbe,
     /// The core's doorbell, and those of sources.
     wakeups: Vec<AsyncFd<OwnedFd>>,
     /// The links' descriptors while they are in the epoll set: `Poller::leaves_epoll`.
@@ -72,7 +72,7 @@ impl Reactor {
         Ok(Self {
             core,
             sleeps,
-            witness: Witness::new(),
+            contention: ContentionProbe::new(),
             wakeups,
             links,
             unwatched: Vec::new(),
@@ -169,7 +169,7 @@ impl Reactor {
             return Idle::Poll;
         }
         let packets = || ports.iter_mut().any(Port::has_packets);
-        let next = poller.on_idle(now, !self.sources.is_empty(), || self.witness.ask(), packets);
+        let next = poller.on_idle(now, !self.sources.is_empty(), || self.contention.read(), packets);
         counters.timed_sleeps += u64::from(matches!(next, Idle::TimedSleep(_)));
         next
     }

@@ -45,24 +45,24 @@ const TIMED_SLEEP: Duration = Duration::from_micros(40);
 const COALESCE_MIN_EVENTS: u32 = 24;
 /// Mean events of a connection in a window, at most: its round trip is then longer than four
 /// intervals.
-const OFTEN: u32 = 3;
+const MAX_EVENTS_PER_CONNECTION: u32 = 3;
 /// Packets received in a window that make a stream: three per interval. It ends below half of that.
-const STREAM: u64 = 36;
+const STREAM_MIN_PACKETS: u64 = 36;
 /// Their mean size in bytes: more than half an Ethernet frame.
-const FULL: u64 = 760;
+const STREAM_MIN_MEAN_BYTES: u64 = 760;
 /// Packets other than acknowledgements that may be sent in a window. More would be responses that a
 /// peer waits for.
-const ANSWERS: u64 = 1;
+const STREAM_MAX_SENT: u64 = 1;
 /// Windows of a stream that are measured together. One window before them is ignored, because it
 /// still contains effects of the other variant. Fewer: chance decides. More: shorter streams are
 /// not coalesced.
-const MEASURED: u32 = 8;
+const TRIAL_WINDOWS: u32 = 8;
 /// Measurements for which the better variant is kept: 140 ms, of which 2 ms are the next
 /// comparison.
-const KEPT: u32 = 64;
+const TRIALS_KEPT: u32 = 64;
 /// Bytes with coalescing, in hundredths of those without, from which on coalescing is better: a
 /// stream that another link limits has the same rate with both, but costs less with coalescing.
-const WORTH: u128 = 97;
+const WORTH_PERCENT: u128 = 97;
 /// Time for which a coalescing core polls idle links before it sleeps. If so many connections are
 /// silent at once, their peers have lost their CPU for a while, and packets gather during a sleep
 /// too. (Measured as above: 12.1 µs of CPU per request, and 13.9 with the usual spin of 30 µs.)
@@ -125,7 +125,9 @@ impl Traffic {
     /// Returns whether the traffic since `before` was a stream.
     fn is_stream(&self, before: &Self, enough: u64) -> bool {
         let received = self.received - before.received;
-        received >= enough && self.bytes - before.bytes >= received * FULL && self.sent <= before.sent + ANSWERS
+        received >= enough
+            && self.bytes - before.bytes >= received * STREAM_MIN_MEAN_BYTES
+            && self.sent <= before.sent + STREAM_MAX_SENT
     }
 }
 
@@ -151,7 +153,7 @@ impl Trial {
             self.bytes += bytes;
             self.time += time;
         }
-        if self.windows <= MEASURED {
+        if self.windows <= TRIAL_WINDOWS {
             return;
         }
         let measured = (self.bytes, self.time);
@@ -161,8 +163,8 @@ impl Trial {
             (0, true) => {
                 let value =
                     |(bytes, _): (u64, Duration), (_, time): (u64, Duration)| u128::from(bytes) * time.as_nanos();
-                self.coalesced = value(measured, self.without) * 100 >= value(self.without, measured) * WORTH;
-                self.kept = KEPT;
+                self.coalesced = value(measured, self.without) * 100 >= value(self.without, measured) * WORTH_PERCENT;
+                self.kept = TRIALS_KEPT;
             }
             (1, _) => (self.kept, self.coalesced) = (0, false),
             (_, _) => self.kept -= 1,
@@ -199,7 +201,7 @@ impl Coalescing {
 
     /// Returns whether to poll the links now.
     #[inline]
-    pub(crate) fn is_look_due(&mut self, now: Instant, stats: &Stats) -> bool {
+    pub(crate) fn is_poll_due(&mut self, now: Instant, stats: &Stats) -> bool {
         if now.since(self.began) >= WINDOW {
             self.end_window(now, Traffic::of(stats));
         }
@@ -238,7 +240,10 @@ impl Coalescing {
         // After a sleep, or a time without the CPU, the counts say nothing about the present.
         let known = now.since(self.began) < WINDOW * 2;
         let enough = if self.load == Load::Latency { COALESCE_MIN_EVENTS } else { COALESCE_MIN_EVENTS / 2 };
-        let many = self.connections && known && self.events >= enough && self.events <= OFTEN * self.distinct;
+        let many = self.connections
+            && known
+            && self.events >= enough
+            && self.events <= MAX_EVENTS_PER_CONNECTION * self.distinct;
         let load = match many {
             false => Load::Latency,
             // Three events in two windows: the round trip is four timed sleeps.
@@ -246,7 +251,7 @@ impl Coalescing {
             true => Load::Many,
         };
         let was_on = self.is_on();
-        let enough = if self.stream.coalesced { STREAM / 2 } else { STREAM };
+        let enough = if self.stream.coalesced { STREAM_MIN_PACKETS / 2 } else { STREAM_MIN_PACKETS };
         if self.streams && known && traffic.is_stream(&self.counted, enough) {
             self.stream.window(traffic.bytes - self.counted.bytes, now.since(self.began));
         } else {

@@ -13,7 +13,7 @@
 //!
 //! | output | decides |
 //! |---|---|
-//! | [`Poller::is_look_due`] | whether this turn polls the links |
+//! | [`Poller::is_poll_due`] | whether this turn polls the links |
 //! | [`Poller::on_idle`] | poll again, yield the CPU, sleep for a fixed time, or sleep until an event: [`Idle`] |
 //! | [`Poller::leaves_epoll`] | whether the links' descriptors leave the epoll set |
 //! | [`Poller::longest_sleep`] | when a sleep ends at the latest |
@@ -96,8 +96,8 @@ impl Poller {
 
     /// Returns whether to poll the links in this turn; `stats` are the core's.
     #[inline]
-    pub(crate) fn is_look_due(&mut self, now: Instant, stats: &Stats) -> bool {
-        self.coalescing.is_look_due(now, stats)
+    pub(crate) fn is_poll_due(&mut self, now: Instant, stats: &Stats) -> bool {
+        self.coalescing.is_poll_due(now, stats)
     }
 
     /// Records that a poll found packets.

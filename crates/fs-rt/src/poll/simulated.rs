@@ -77,7 +77,7 @@ fn play_on(host: Host, policy: PollPolicy, load: Load) -> Outcome {
         let turn = now;
         now = now + TURN;
         let mut found = 0;
-        if poller.is_look_due(turn, &stats) {
+        if poller.is_poll_due(turn, &stats) {
             for (slot, at) in next.iter_mut().enumerate() {
                 while *at <= turn {
                     let wait = turn.since(*at);

@@ -66,8 +66,9 @@ fn check_queues(builder: &Builder, is_xdp: bool) -> Result<(), BuildError> {
 
 /// Minimum frames of a core: those that a queue needs to receive, and as many in flight. With fewer, no
 /// link can be opened.
-const FRAMES_LEAST: u32 = 128;
+const MIN_FRAMES: u32 = 128;
 
+/// Checks settings that contradict each other or are out of range. Each error names the cause and the cure.
 pub(super) fn check(builder: &Builder) -> Result<(), BuildError> {
     let memory_links = matches!(builder.link, LinkChoice::Memory(_));
     let kernel = matches!(builder.link, LinkChoice::Kernel);
@@ -122,9 +123,9 @@ pub(super) fn check(builder: &Builder) -> Result<(), BuildError> {
     {
         return Err(BuildError::Config(format!("the frame size is {size}: it must be 2048 or 4096")));
     }
-    if builder.frames < FRAMES_LEAST {
+    if builder.frames < MIN_FRAMES {
         return Err(BuildError::Config(format!(
-            "{} frames were given for each core, and {FRAMES_LEAST} are the minimum: raise .frames(…), or omit it \
+            "{} frames were given for each core, and {MIN_FRAMES} are the minimum: raise .frames(…), or omit it \
              for the default of 16384",
             builder.frames
         )));

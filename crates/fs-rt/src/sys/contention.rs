@@ -19,9 +19,9 @@ pub(crate) struct Contention {
     pub(crate) others: Duration,
 }
 
-/// Asks the kernel.
+/// Reads [`Contention`] from the kernel.
 #[derive(Debug)]
-pub(crate) enum Witness {
+pub(crate) enum ContentionProbe {
     /// `/proc/loadavg`: its fourth field starts with the number of runnable threads. If it cannot be
     /// read, only preemptions count.
     Anywhere { runnable: Option<File>, cpus: u32 },
@@ -30,7 +30,7 @@ pub(crate) enum Witness {
     Pinned { cpu: usize, busy: File, own: File },
 }
 
-impl Witness {
+impl ContentionProbe {
     /// For the calling thread.
     pub(crate) fn new() -> Self {
         Self::pinned().unwrap_or_else(|| {
@@ -48,19 +48,19 @@ impl Witness {
 
     /// Two system calls. Of a pinned thread they take 10 µs, and 1 µs more for each CPU of the
     /// machine.
-    pub(crate) fn ask(&self) -> Contention {
+    pub(crate) fn read(&self) -> Contention {
         match self {
             Self::Anywhere { runnable: file, cpus } => {
                 let mut text = [0; 64];
-                let crowded = runnable(read(file.as_ref(), &mut text)).is_some_and(|runnable| runnable > *cpus);
+                let crowded = runnable(beginning(file.as_ref(), &mut text)).is_some_and(|runnable| runnable > *cpus);
                 Contention { preemptions: preemptions(), crowded, ..Contention::default() }
             }
             Self::Pinned { cpu, busy: stat, own } => {
                 // A line has ten numbers of at most 20 digits, and usually 60 bytes.
                 let (mut text, mut lines) = ([0; 64], vec![0; (cpu + 2) * 220]);
-                let ran = own_time(read(Some(own), &mut text));
+                let ran = own_time(beginning(Some(own), &mut text));
                 let others =
-                    busy(read(Some(stat), &mut lines), *cpu).zip(ran).map(|(busy, ran)| busy.saturating_sub(ran));
+                    busy(beginning(Some(stat), &mut lines), *cpu).zip(ran).map(|(busy, ran)| busy.saturating_sub(ran));
                 Contention { others: others.unwrap_or_default(), ..Contention::default() }
             }
         }
@@ -68,7 +68,7 @@ impl Witness {
 }
 
 /// Reads the beginning of a file.
-fn read<'a>(file: Option<&File>, into: &'a mut [u8]) -> &'a [u8] {
+fn beginning<'a>(file: Option<&File>, into: &'a mut [u8]) -> &'a [u8] {
     let len = file.and_then(|file| file.read_at(into, 0).ok()).unwrap_or(0);
     &into[..len]
 }
@@ -112,7 +112,7 @@ mod tests {
         // This thread is runnable.
         let mut text = [0; 64];
         let loads = File::open("/proc/loadavg").unwrap();
-        assert!(runnable(read(Some(&loads), &mut text)).unwrap() >= 1);
+        assert!(runnable(beginning(Some(&loads), &mut text)).unwrap() >= 1);
     }
 
     #[test]
@@ -126,15 +126,15 @@ mod tests {
     }
 
     #[test]
-    fn pinned_thread_has_its_cpu_as_witness() {
+    fn times_of_a_pinned_thread_are_read() {
         let cpu = crate::sys::online_cpus().unwrap()[0];
         std::thread::spawn(move || {
             pin_to_cpu(cpu).unwrap();
-            let Witness::Pinned { cpu: of, busy: stat, own } = Witness::new() else { panic!("pinned") };
+            let ContentionProbe::Pinned { cpu: of, busy: stat, own } = ContentionProbe::new() else { panic!("pinned") };
             assert_eq!(of, cpu);
             let (mut text, mut lines) = ([0; 64], vec![0; (cpu + 2) * 220]);
-            assert!(own_time(read(Some(&own), &mut text)).unwrap() > Duration::ZERO);
-            assert!(busy(read(Some(&stat), &mut lines), cpu).unwrap() > Duration::ZERO);
+            assert!(own_time(beginning(Some(&own), &mut text)).unwrap() > Duration::ZERO);
+            assert!(busy(beginning(Some(&stat), &mut lines), cpu).unwrap() > Duration::ZERO);
         })
         .join()
         .unwrap();

@@ -18,7 +18,7 @@ mod watch;
 
 pub(crate) use affinity::{Cpus, online_cpus, pin_to_cpu};
 pub(crate) use clock::{Clock, from_now};
-pub(crate) use contention::{Contention, Witness};
+pub(crate) use contention::{Contention, ContentionProbe};
 pub(crate) use descriptors::own_descriptor_table;
 pub(crate) use eventfd::EventFd;
 pub(crate) use fork::after_fork_in_child;

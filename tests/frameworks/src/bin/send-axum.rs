@@ -1,5 +1,8 @@
 //! The first program of docs/SEND.md.
 
+// Cargo.toml: fastsock = { path = "../fastsock/crates/fastsock", features = ["axum"] }
+//             axum = "0.8"
+//             tokio = { version = "1", features = ["signal"] }
 use axum::{Router, routing::get};
 use fastsock::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};

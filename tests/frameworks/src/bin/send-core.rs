@@ -1,5 +1,9 @@
 //! The second program of docs/SEND.md.
 
+// Cargo.toml: fastsock = { path = "../fastsock/crates/fastsock" }
+//             hyper = { version = "1", features = ["server", "http2"] }
+//             hyper-util = { version = "0.1", features = ["tokio"] }
+//             tokio = { version = "1", features = ["time"] }
 use fastsock::{Runtime, local::TcpListener};
 use hyper::{Request, Response, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;

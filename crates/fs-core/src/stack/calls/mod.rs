@@ -1,4 +1,4 @@
-//! Calls of applications.
+//! Socket calls of applications: accept, connect, send, receive, options and TCP_INFO.
 
 mod accept;
 mod connect;

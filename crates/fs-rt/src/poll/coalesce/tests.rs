@@ -13,7 +13,7 @@ fn looks(coalescing: &mut Coalescing, from: u64, connections: u32, gap: u64) -> 
     for step in 0..10_000 {
         let now = Instant::ZERO + us(from + step);
         waiting += u64::from(step % gap == 0);
-        if coalescing.is_look_due(now, &Stats::default()) {
+        if coalescing.is_poll_due(now, &Stats::default()) {
             looked += 1;
             if waiting > 0 {
                 coalescing.found_packets(now);
@@ -82,7 +82,7 @@ fn coalescing_ends_with_the_load_and_after_an_absence() {
     looks(&mut coalescing, 21_000, 64, 5);
     assert_eq!(coalescing.begun, 2);
     // Counts from before the core's absence are not used.
-    assert!(coalescing.is_look_due(Instant::ZERO + us(900_000), &Stats::default()));
+    assert!(coalescing.is_poll_due(Instant::ZERO + us(900_000), &Stats::default()));
     assert_eq!(coalescing.spin(us(30)), us(30));
 }
 
@@ -92,9 +92,9 @@ fn interval_ends_early_on_request_and_policy_can_disable_it() {
     looks(&mut coalescing, 1000, 64, 5);
     let now = Instant::ZERO + us(11_001);
     coalescing.found_packets(now);
-    assert!(!coalescing.is_look_due(now + us(1), &Stats::default()));
+    assert!(!coalescing.is_poll_due(now + us(1), &Stats::default()));
     coalescing.end_interval();
-    assert!(coalescing.is_look_due(now + us(1), &Stats::default()));
+    assert!(coalescing.is_poll_due(now + us(1), &Stats::default()));
     let mut coalescing = Coalescing::new(&PollPolicy::latency());
     assert_eq!(looks(&mut coalescing, 1000, 64, 5), 10_000);
 }
@@ -109,7 +109,7 @@ fn stream(coalescing: &mut Coalescing, bytes: u64, answered: u64, paused: u64) -
         let now = Instant::ZERO + us(1000 + step);
         let each = if coalescing.stream.coalesced { paused } else { 2 };
         waiting += u64::from(step % each == 0);
-        if coalescing.is_look_due(now, &stats) && waiting > 0 {
+        if coalescing.is_poll_due(now, &stats) && waiting > 0 {
             coalescing.found_packets(now);
             coalescing.on_event(1);
             let answers = (stats.rx_packets + waiting) / answered - stats.rx_packets / answered;
