@@ -69,10 +69,11 @@ impl Reactor {
             wakeups.push(watch_readable(doorbell.eventfd().as_fd().try_clone_to_owned()?)?);
         }
         let now = core.clock.now();
+        let contention = ContentionProbe::new(core.io.borrow().poller.is_pinned());
         Ok(Self {
             core,
             sleeps,
-            contention: ContentionProbe::new(),
+            contention,
             wakeups,
             links,
             unwatched: Vec::new(),

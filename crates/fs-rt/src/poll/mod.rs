@@ -88,6 +88,11 @@ impl Poller {
         }
     }
 
+    /// Returns whether [`Poller::on_idle`] needs to know what others use of the core's only CPU.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.policy.yield_cpu
+    }
+
     /// Records an event of the connection in `slot`.
     #[inline]
     pub(crate) fn on_event(&mut self, slot: u32) {
