@@ -1,5 +1,7 @@
-//! Latency at half load: requests at half of the rate that HAProxy reaches, in the same run. A request
-//! is due at its time whether or not the ones before it are answered, and its latency counts from then.
+//! Latency at half and quarter load: requests at that part of the rate that HAProxy reaches, in the same
+//! run. A request is due at its time whether or not the ones before it are answered, and its latency
+//! counts from then. On a machine of two CPUs, at half load the server and the load generator use all of
+//! the CPU that is not the proxy's, so their queue is measured; at a quarter it is the proxy's.
 
 use crate::proxy::{SIDES, Side, backend, latencies, load};
 use crate::with_logs;
@@ -17,18 +19,21 @@ const LOADS: [(&str, Mode, bool); 3] =
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, mode, close) in LOADS {
-        let rate = (most(plan, mode, close)? / 2.0) as u32;
-        println!("  {name}: {rate} requests/s");
-        let figures = in_turns(plan, &SIDES[..3], |side| round(plan, side, mode, close, rate))?;
-        let mut row = |what: &str, value: fn(&LoadResult) -> f64, goal: Goal| {
-            let of = |side: usize| figures[side].iter().map(value).collect::<Vec<_>>();
-            let [ours, kernel, haproxy] = [0, 1, 2].map(of);
-            let own = format!("{name}, half load: {what}");
-            rows.push(Row::new(&own, "µs", &ours, "HAProxy", &haproxy, goal));
-            rows.push(Row::new(&format!("{own}, on kernel sockets"), "µs", &kernel, "HAProxy", &haproxy, goal));
-        };
-        row("p50", |load| load.p50_us, Goal::None);
-        row("p99", |load| load.p99_us, Goal::AtMost(1.0));
+        let most = most(plan, mode, close)?;
+        for (part, load_part) in [(2.0, "half"), (4.0, "quarter")] {
+            let rate = (most / part) as u32;
+            println!("  {name}, {load_part} load: {rate} requests/s");
+            let figures = in_turns(plan, &SIDES[..3], |side| round(plan, side, mode, close, rate))?;
+            let mut row = |what: &str, value: fn(&LoadResult) -> f64, goal: Goal| {
+                let of = |side: usize| figures[side].iter().map(value).collect::<Vec<_>>();
+                let [ours, kernel, haproxy] = [0, 1, 2].map(of);
+                let own = format!("{name}, {load_part} load: {what}");
+                rows.push(Row::new(&own, "µs", &ours, "HAProxy", &haproxy, goal));
+                rows.push(Row::new(&format!("{own}, on kernel sockets"), "µs", &kernel, "HAProxy", &haproxy, goal));
+            };
+            row("p50", |load| load.p50_us, Goal::None);
+            row("p99", |load| load.p99_us, Goal::AtMost(1.0));
+        }
     }
     Ok(rows)
 }

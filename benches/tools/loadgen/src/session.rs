@@ -141,7 +141,8 @@ impl Session {
         let since = match self.plan.rate {
             Some(rate) => {
                 let interval = Duration::from_secs(1) * self.plan.cores as u32 / rate;
-                self.pace.get_or_init(|| Pace::start(interval)).due().await?
+                let start = || Pace::start(interval).expect("a timer can be made");
+                self.pace.get_or_init(start).due().await?
             }
             None => Instant::now(),
         };
