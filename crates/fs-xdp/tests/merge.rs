@@ -359,6 +359,34 @@ fn tso_is_switched_under_a_flow() {
     peer.close();
 }
 
+/// The cores hear of a lowered MTU later than the kernel, which refuses the packets in between.
+#[test]
+fn runs_are_merged_after_the_mtu_was_lower() {
+    if skipped_without_root("a lowered MTU") {
+        return;
+    }
+    // With several queues a flow's single packets follow its runs by the packet socket.
+    let veth = Veth::new(2, 1500);
+    let (mut sender, _device) = xdp_end(&veth, XdpMode::Native);
+    let mut peer = packet_end(&veth.b, "fsx1");
+    let (mut seq, mut received) = (1, Vec::new());
+    for mtu in [1500, 1400, 1500] {
+        veth.a.run(&format!("ip link set fsx0 mtu {mtu}"));
+        let packets = run(PLAIN, &mut seq, MSS, if mtu == 1500 { 20 } else { 1 }, MSS, 0);
+        let batch = frames(&mut sender, &packets, false);
+        sender.send(batch);
+        if mtu == 1500 {
+            arrived(&mut peer, &mut received, &packets, 1500);
+        }
+    }
+    assert!(sender.link.merges());
+    let stats = sender.link.stats();
+    assert_eq!((stats.tx_packets, stats.tx_merges, stats.tx_dropped), (40, 2, 1));
+    sender.settle();
+    sender.close();
+    peer.close();
+}
+
 /// A queue in front of the device that is full: what the kernel does not take stays in the batch,
 /// is tried again after a pause, and arrives once, in order.
 #[test]
