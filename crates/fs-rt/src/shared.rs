@@ -45,7 +45,8 @@ pub(crate) enum Message {
         queue: u32,
         is_new: bool,
     },
-    /// The device does not work with this new queue: the core must close it.
+    /// The device does not work with this new queue: the core must close it and keep its frames. A
+    /// second such message returns them.
     CloseQueue {
         iface: IfaceId,
         queue: u32,
@@ -139,7 +140,7 @@ impl Shared {
         self.openers.all().iter().map(|(_, opener)| opener.queues().len().div_ceil(cores) as u32).sum()
     }
 
-    /// Makes the core of a new queue close it.
+    /// Makes the core of a new queue close it, and if called again, use its frames again.
     pub(crate) fn close_queue(&self, iface: IfaceId, queue: u32) {
         self.inboxes[self.core_of(queue)].send(Message::CloseQueue { iface, queue });
     }

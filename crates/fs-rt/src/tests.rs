@@ -7,7 +7,9 @@ use crate::ports::cooling::CooledQuestions;
 use crate::shared::Message;
 use crate::sys::EventFd;
 use crate::{BuildError, CoreRef, LinkChoice, RunError, Runtime, Source, SpawnError, Standalone};
-use fs_core::{Connect, FramePool, Framing, IfaceId, Protocol, RxChecksum, RxFrame, TcpOptions, TcpState, TxFrame};
+use fs_core::{
+    Connect, Frame, FramePool, Framing, IfaceId, Protocol, RxChecksum, RxFrame, TcpOptions, TcpState, TxFrame,
+};
 use fs_xdp::{Link, LinkCaps, LinkStats, Umem, UmemConfig, UmemPool};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -371,6 +373,72 @@ fn packets_that_the_kernel_has_not_taken_are_offered_again() {
         handle.shutdown(Duration::from_secs(1));
         core.join().unwrap().unwrap();
     }
+}
+
+/// A queue whose device has `lent` to write to.
+struct Lending {
+    caps: LinkCaps,
+    lent: Vec<Frame>,
+}
+
+impl Link for Lending {
+    fn caps(&self) -> &LinkCaps {
+        &self.caps
+    }
+
+    fn rx(&mut self, _: &mut UmemPool, _: IfaceId, _: &mut Vec<RxFrame>, _: usize) -> usize {
+        0
+    }
+
+    fn tx(&mut self, _: &mut UmemPool, _: &mut Vec<TxFrame>) -> std::io::Result<usize> {
+        Ok(0)
+    }
+
+    fn reap(&mut self, _: &mut UmemPool) -> bool {
+        false
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn prepare_sleep(&mut self, _: &mut UmemPool) -> bool {
+        true
+    }
+
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+
+    fn close(self: Box<Self>, pool: &mut UmemPool) {
+        self.lent.into_iter().for_each(|frame| pool.free(frame));
+    }
+}
+
+/// With zero copy the device writes to a closed queue's frames until the kernel has taken them back from
+/// its driver.
+#[test]
+fn frames_of_a_closed_queue_are_kept_until_it_is_closed_again() {
+    let (runtime, _peer) = runtime();
+    let seen = runtime.run(|_| async {
+        let core = CoreRef::require().unwrap();
+        let caps = core.0.io.borrow().ports[0].link.caps().clone();
+        let lent = core.stack(|stack| (0..40).map_while(|_| stack.pool_mut().alloc()).collect());
+        core.0.io.borrow_mut().add(Box::new(Lending { caps, lent }), IfaceId(0), Some(1));
+        let state = || (core.0.io.borrow().queues(), core.stack(|stack| stack.pool_mut().in_use()));
+        let mut seen = vec![state()];
+        for _ in 0..2 {
+            core.0.shared.close_queue(IfaceId(0), 1);
+            for _ in 0..2 {
+                crate::turn().await;
+            }
+            seen.push(state());
+        }
+        (seen, core.0.io.borrow().ports.len())
+    });
+    let (seen, ports) = seen.unwrap().remove(0);
+    let before = seen[0].1;
+    assert_eq!((seen, ports), (vec![(2, before), (1, before), (1, before - 40)], 1));
 }
 
 /// Returns the Internet checksum (RFC 1071).

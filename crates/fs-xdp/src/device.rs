@@ -131,10 +131,13 @@ impl NetDevice {
         Control::open()?.ethtool(&self.name, &mut EthtoolBuffer::new(ETHTOOL_STXCSUM, 8))
     }
 
-    /// Returns true if it has one send queue and no queueing discipline: packets then stay in
-    /// order, regardless of the socket that sends them.
+    /// Returns true if packets stay in order, regardless of the socket that sends them: the device has
+    /// one send queue and no queueing discipline, and its packets enter no queue below it. A bridge, a
+    /// VLAN or a macvlan sends by another device, whose queues take the two sockets' packets apart.
     pub(crate) fn keeps_order(&self) -> bool {
-        self.queue_counts().tx == 1 && queueing_discipline(self.index).is_ok_and(|name| name == "noqueue")
+        self.driver == "veth"
+            && self.queue_counts().tx == 1
+            && queueing_discipline(self.index).is_ok_and(|name| name == "noqueue")
     }
 
     /// Returns true for the loopback device.

@@ -74,11 +74,12 @@ pub enum XdpError {
     },
     /// The memory cannot be pinned.
     #[error(
-        "RLIMIT_MEMLOCK is too small: {needed_kib} KiB must be locked, and the limit is {limit_kib} KiB; raise it \
-         (`ulimit -l {needed_kib}`, LimitMEMLOCK= in a systemd unit), or grant CAP_IPC_LOCK"
+        "RLIMIT_MEMLOCK is too small: {needed_kib} KiB must be locked, on top of what this user's programs have locked \
+         already, and the limit is {limit_kib} KiB; raise it (at least `ulimit -l {needed_kib}`, LimitMEMLOCK= in a \
+         systemd unit), or grant CAP_IPC_LOCK"
     )]
     MemoryLock {
-        /// The UMEM's size, without memory that the process has already locked.
+        /// The UMEM's size, without memory that the user's programs have already locked.
         needed_kib: u64,
         /// The soft limit.
         limit_kib: u64,

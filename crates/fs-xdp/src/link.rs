@@ -127,6 +127,8 @@ pub trait Link: Send {
     /// Counters.
     fn stats(&self) -> LinkStats;
 
-    /// Closes the queue and returns every frame that it holds to `pool`.
+    /// Closes the queue and returns every frame that it holds to `pool`. A driver in zero-copy mode
+    /// writes to some of them until the kernel has taken them back from it (`xp_release_deferred`,
+    /// more than 200 ms later on a busy machine). Until then they must only be used to receive into.
     fn close(self: Box<Self>, pool: &mut UmemPool);
 }

@@ -142,25 +142,31 @@ pub(crate) fn set_ring_sizes(fd: BorrowedFd<'_>, rings: QueueConfig) -> io::Resu
     Ok(xsk::set_tx_budget(fd, tx))
 }
 
-/// Registers the memory. Returns the length of TX metadata that the kernel accepted.
+/// Registers the memory, waiting for that of a queue that is being closed. Returns the length of TX
+/// metadata that the kernel accepted.
 fn register(fd: &OwnedFd, umem: &Umem, request: &SocketRequest<'_>) -> Result<u8, XdpError> {
     let chunk_size = umem.config().chunk_size;
-    let lengths: &[u8] = if request.tx_metadata { &[TX_METADATA_LEN, 0] } else { &[0] };
-    for &tx_metadata_len in lengths {
-        match xsk::register_umem(fd.as_fd(), umem.area(), chunk_size, request.headroom, tx_metadata_len.into()) {
-            Ok(()) => return Ok(tx_metadata_len),
+    let mut tx_metadata_len = if request.tx_metadata { TX_METADATA_LEN } else { 0 };
+    let (needed, limit) = (umem.len_bytes() as u64, xsk::memlock_limit());
+    let start = Instant::now();
+    loop {
+        let registered =
+            xsk::register_umem(fd.as_fd(), umem.area(), chunk_size, request.headroom, tx_metadata_len.into());
+        let Err(error) = registered else { return Ok(tx_metadata_len) };
+        match error.raw_os_error() {
             // Kernels before 6.11 do not have the flag.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && tx_metadata_len > 0 => {}
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                return Err(XdpError::MemoryLock {
-                    needed_kib: umem.len_bytes() as u64 / 1024,
-                    limit_kib: xsk::memlock_limit() / 1024,
-                });
+            Some(libc::EINVAL) if tx_metadata_len > 0 => tx_metadata_len = 0,
+            // The kernel counts the memory of all of a user's programs, and that of a closed queue
+            // until it frees the queue.
+            Some(libc::ENOBUFS) if needed <= limit && start.elapsed() < REBIND_WAIT => {
+                std::thread::sleep(Duration::from_millis(2));
             }
-            Err(error) => return Err(XdpError::system("register the UMEM", error)),
+            Some(libc::ENOBUFS) => {
+                return Err(XdpError::MemoryLock { needed_kib: needed / 1024, limit_kib: limit / 1024 });
+            }
+            _ => return Err(XdpError::system("register the UMEM", error)),
         }
     }
-    Err(XdpError::system("register the UMEM", io::ErrorKind::Unsupported.into()))
 }
 
 /// Binds, waiting for a queue that is being closed.

@@ -11,7 +11,7 @@ use crate::link::{Link, LinkCaps, LinkKind, LinkStats};
 use crate::merge::{self, Front, run::Run};
 use crate::sys::ioctl::Control;
 use crate::sys::merged_io::Pieces;
-use crate::sys::packet_io::{ReceiveBatch, SendBatch};
+use crate::sys::packet_io::{ReceiveBatch, SendBatch, VNET_LEN};
 use crate::sys::{capabilities, packet, tun};
 use crate::umem::UmemPool;
 use fs_core::{FramePool, Framing, IfaceId, RxFrame, TxFrame};
@@ -87,6 +87,9 @@ impl TapLink {
         let (fd, name) = tun::open(&name, flags).map_err(|error| refused(&name, error))?;
         let doing = |what: &str| format!("{what} {name}");
         if vnet_hdr {
+            // A persistent device keeps what its former user has set (QEMU: 12).
+            tun::set_header_len(fd.as_fd(), VNET_LEN)
+                .map_err(|error| XdpError::system(doing("set the packet header of"), error))?;
             tun::set_offload(fd.as_fd(), libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6)
                 .map_err(|error| XdpError::system(doing("set the offloads of"), error))?;
         }

@@ -2,7 +2,9 @@
 //!
 //! ## Access rules
 //! 1. A chunk is always in exactly one place: the list of unassigned chunks, one pool's free list,
-//!    the depot, a device (its fill or TX ring), or with the owner of its [`Frame`]s.
+//!    the depot, a device (its fill or TX ring), or with the owner of its [`Frame`]s. After a queue in
+//!    zero-copy mode is closed, its driver may write to its chunks for a time
+//!    ([`Link::close`](crate::Link::close)).
 //! 2. Only the owner of a chunk's frame accesses its bytes and its handle count. A frame that moves
 //!    to another core takes all handles of its chunk with it, through a queue that orders memory
 //!    (release, acquire).

@@ -52,8 +52,8 @@ const OFFER_EVERY: Duration = Duration::from_micros(50);
 /// An open queue. See [`crate::XdpDevice::open_queue`].
 pub struct XdpLink {
     caps: LinkCaps,
-    // Dropped before `held`: after the descriptor is closed, the kernel does not write to chunks
-    // any more.
+    // Dropped before `held`: after the last descriptor of the socket is closed, the kernel does not
+    // write to chunks any more. In zero-copy mode the driver may, for a time: see `Link::close`.
     socket: Socket,
     /// Handles with the device, by chunk.
     held: ChunkCounts,

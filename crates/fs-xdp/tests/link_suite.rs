@@ -8,7 +8,7 @@ use fs_xdp::{
     MultiBuffer, PacketConfig, PacketLink, PortTable, QueueConfig, TapConfig, TapKind, TapLink, XdpConfig, XdpDevice,
     XdpMode, memory_pair,
 };
-use support::netns_unsafe::NetNs;
+use support::netns_unsafe::{NetNs, set_tap_header};
 use support::{End, OURS, Veth, address, skipped_without_root, suite, umem};
 
 #[test]
@@ -123,6 +123,23 @@ fn tap_and_tun() {
         tap_suite(kind, false, false);
         tap_suite(kind, true, true);
     }
+}
+
+/// A device that outlives its user keeps the length of the header that the user has set.
+#[test]
+fn tap_with_the_header_of_a_former_user() {
+    if skipped_without_root("a persistent TAP device") {
+        return;
+    }
+    let ns = NetNs::new();
+    ns.run("ip tuntap add dev fsxtap mode tap vnet_hdr");
+    // QEMU sets 12 bytes and leaves them.
+    ns.enter(|| set_tap_header("fsxtap", 12));
+    let tap = ns.enter(|| TapLink::open(TapConfig::new("fsxtap", TapKind::Tap)).unwrap());
+    let (umem, pool) = umem(4096, 2048);
+    let tap = End::new(Box::new(tap), umem, pool);
+    let host = packet_end(&ns, "fsxtap", PacketConfig::default());
+    suite::run("a TAP device of a former user", [tap, host]);
 }
 
 #[cfg(feature = "xsk-rs")]

@@ -181,9 +181,14 @@ fn packet_end(ns: &support::netns_unsafe::NetNs, name: &str) -> End {
 }
 
 fn xdp_end(veth: &Veth, mode: XdpMode) -> (End, XdpDevice) {
+    xdp_end_on(veth, "fsx0", mode)
+}
+
+/// An AF_XDP end on a device of the first namespace.
+fn xdp_end_on(veth: &Veth, name: &str, mode: XdpMode) -> (End, XdpDevice) {
     veth.a.enter(|| {
-        let device = XdpDevice::attach("fsx0", XdpConfig { mode, ..XdpConfig::default() }).unwrap();
-        assert_eq!(NetDevice::find("fsx0").unwrap().xdp_mode(), Some(mode));
+        let device = XdpDevice::attach(name, XdpConfig { mode, ..XdpConfig::default() }).unwrap();
+        assert_eq!(NetDevice::find(name).unwrap().xdp_mode(), Some(mode));
         // As the runtime chooses.
         let (umem, mut pool) = umem(8192, if device.device().mtu > 1500 { 4096 } else { 2048 });
         let link = device.open_queue(0, &umem, &mut pool, QueueConfig::default()).unwrap();
@@ -242,6 +247,44 @@ fn segments_arrive_in_order_with_several_queues() {
         sender.close();
         peer.close();
     }
+}
+
+/// A bridge has one send queue and no queueing discipline, but its port has one. A discipline such as
+/// `fq_codel` keeps a queue for each flow, and takes the two carriers' packets for two flows: the kernel
+/// sets no protocol in what AF_XDP sends, so nothing parses it. Here a filter by the protocol parts them.
+#[test]
+fn segments_arrive_in_order_through_a_bridge() {
+    if skipped_without_root("merging on a bridge") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    veth.a.run(
+        "ip addr flush dev fsx0 && ip link add br0 type bridge && ip link set br0 address 02:88:00:00:00:01 up && \
+         ip link set fsx0 master br0 && tc qdisc add dev fsx0 root handle 1: htb default 2 && \
+         tc class add dev fsx0 parent 1: classid 1:1 htb rate 100mbit quantum 60000 && \
+         tc class add dev fsx0 parent 1: classid 1:2 htb rate 1gbit quantum 60000 && \
+         tc filter add dev fsx0 parent 1: protocol ip u32 match u32 0 0 flowid 1:1",
+    );
+    let (mut sender, _device) = xdp_end_on(&veth, "br0", XdpMode::Generic);
+    let mut peer = packet_end(&veth.b, "fsx1");
+    assert!(sender.link.merges(), "a bridge cuts packets");
+    let (mut seq, mut sent, mut received) = (1, Vec::new(), Vec::new());
+    for _ in 0..20 {
+        // A run, and the rest of the batch, which is none.
+        let mut packets = run(PLAIN, &mut seq, MSS, 30, 100, PSH);
+        packets.extend(run(PLAIN, &mut seq, MSS, 3, MSS, 0));
+        let batch = frames(&mut sender, &packets, false);
+        sender.send(batch);
+        sent.extend(packets);
+    }
+    let (segments, _) = arrived(&mut peer, &mut received, &sent, 1500);
+    for (n, (got, (flow, sent))) in segments.into_iter().zip(sent).enumerate() {
+        assert!(comparable(flow, got) == comparable(flow, sent), "segment {n}");
+    }
+    assert!(sender.link.stats().tx_merges > 0);
+    sender.settle();
+    sender.close();
+    peer.close();
 }
 
 /// The device does not cut, so the kernel does: the peer has segments, frame by frame, with finished checksums.
@@ -311,6 +354,34 @@ fn tso_is_switched_under_a_flow() {
         }
         assert_eq!(sender.link.stats().tx_merges - before, if on { 5 } else { 0 });
     }
+    sender.settle();
+    sender.close();
+    peer.close();
+}
+
+/// The cores hear of a lowered MTU later than the kernel, which refuses the packets in between.
+#[test]
+fn runs_are_merged_after_the_mtu_was_lower() {
+    if skipped_without_root("a lowered MTU") {
+        return;
+    }
+    // With several queues a flow's single packets follow its runs by the packet socket.
+    let veth = Veth::new(2, 1500);
+    let (mut sender, _device) = xdp_end(&veth, XdpMode::Native);
+    let mut peer = packet_end(&veth.b, "fsx1");
+    let (mut seq, mut received) = (1, Vec::new());
+    for mtu in [1500, 1400, 1500] {
+        veth.a.run(&format!("ip link set fsx0 mtu {mtu}"));
+        let packets = run(PLAIN, &mut seq, MSS, if mtu == 1500 { 20 } else { 1 }, MSS, 0);
+        let batch = frames(&mut sender, &packets, false);
+        sender.send(batch);
+        if mtu == 1500 {
+            arrived(&mut peer, &mut received, &packets, 1500);
+        }
+    }
+    assert!(sender.link.merges());
+    let stats = sender.link.stats();
+    assert_eq!((stats.tx_packets, stats.tx_merges, stats.tx_dropped), (40, 2, 1));
     sender.settle();
     sender.close();
     peer.close();

@@ -14,6 +14,10 @@ use std::time::Duration;
 const OPEN_WAIT: Duration = Duration::from_secs(10);
 /// Limit for neighbours' replies after the queues are closed.
 const ANSWER_WAIT: Duration = Duration::from_secs(4);
+/// Time for which the cores keep the frames of closed queues. The kernel takes them back from the driver
+/// in a work queue (`xp_release_deferred`), more than 200 ms after the close on a busy machine. Shorter:
+/// the card writes to frames that are in use for something else. Longer: they are missing.
+const RELEASE_WAIT: Duration = Duration::from_secs(2);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -23,7 +27,8 @@ trait QueueSet: Probed {
     fn open(&mut self);
     /// Returns true if all are open, or will not be opened any more.
     fn are_open(&mut self) -> bool;
-    /// Asks the cores to close the queues.
+    /// Asks the cores to close the queues, which keeps their frames, and if called again, to return
+    /// these frames.
     fn close(&mut self);
 }
 
@@ -43,6 +48,8 @@ fn open_and_check(device: &mut impl QueueSet) -> io::Result<Option<Reason>> {
     else {
         return Ok(None);
     };
+    device.close();
+    device.wait(RELEASE_WAIT);
     device.close();
     // If all neighbours disappeared at this moment, the queues are not the cause.
     if before.has_answers() && !device.ask_neighbours(ANSWER_WAIT)?.are_some_given() {
@@ -235,13 +242,13 @@ mod tests {
         assert_eq!(outcome(Fake::default()), (None, vec!["open"]));
         let silent = (0, 2);
         let answers = vec![(2, 0), silent, silent, (2, 0)];
-        assert_eq!(outcome(Fake { answers, ..Fake::default() }), (Some(Reason::Deaf), vec!["open", "close"]));
+        assert_eq!(outcome(Fake { answers, ..Fake::default() }), (Some(Reason::Deaf), vec!["open", "close", "close"]));
         let errors = vec![7, 9, 12, 13];
         let reason = Some(Reason::ReceiveErrors { more: 6 });
-        assert_eq!(outcome(Fake { errors, ..Fake::default() }), (reason, vec!["open", "close"]));
+        assert_eq!(outcome(Fake { errors, ..Fake::default() }), (reason, vec!["open", "close", "close"]));
         // Neighbours that have disappeared do not come back when it closes.
         let answers = vec![(2, 0), silent, silent, silent];
-        assert_eq!(outcome(Fake { answers, ..Fake::default() }), (None, vec!["open", "close", "open"]));
+        assert_eq!(outcome(Fake { answers, ..Fake::default() }), (None, vec!["open", "close", "close", "open"]));
         // A link that was taken down is no reason either.
         assert_eq!(outcome(Fake { is_down: true, ..Fake::default() }), (None, vec!["open"]));
         // Without known neighbours, none are asked.

@@ -1,19 +1,20 @@
-//! A placeholder for a link whose device is gone, or not attached to yet.
+//! A placeholder for a link that is closed, or whose device is gone or not attached to yet.
 
 use fs_core::{Frame, FramePool, IfaceId, RxFrame, TxFrame};
 use fs_xdp::{Link, LinkCaps, LinkStats, UmemPool};
 use std::os::fd::BorrowedFd;
 
-/// A placeholder for a link whose device is gone, or not attached to yet. Only its counters are read.
+/// A placeholder for a link that is closed, or whose device is gone or not attached to yet. Only its
+/// counters are read.
 pub(crate) struct GoneLink {
     caps: LinkCaps,
     stats: LinkStats,
-    /// Frames to receive into when the device is back.
+    /// Frames to receive into when the device is back, or that a closed queue's driver may write to.
     spare: Vec<Frame>,
 }
 
 impl GoneLink {
-    /// `spare`: frames to receive into when the device is back.
+    /// `spare`: the frames that the link had.
     pub(crate) fn new(caps: LinkCaps, stats: LinkStats, spare: Vec<Frame>) -> Self {
         Self { caps, stats, spare }
     }

@@ -8,7 +8,8 @@ use crate::shared::Shared;
 use crate::stats::RuntimeStats;
 use crate::wakers::{Interest, Wakers};
 use fs_core::{
-    CoreMessage, Event, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, SEND_QUOTA, Stack, TxFrame,
+    CoreMessage, Event, Frame, FramePool, Histogram, IfaceId, Instant, Outbound, Ready, RxFrame, SEND_QUOTA, Stack,
+    TxFrame,
 };
 use fs_xdp::{Link, UmemPool};
 use std::task::Waker;
@@ -52,7 +53,7 @@ pub(crate) struct Port {
     sends: bool,
     /// Tells if the link merged when the stack's quota was last set.
     merges: Option<bool>,
-    /// Its device is gone, and other devices are left.
+    /// Its device is gone, and other devices are left, or the queue is closed.
     lost: bool,
     /// The number of a queue that the device got after the start.
     new: Option<u32>,
@@ -135,9 +136,9 @@ impl CoreIo {
     /// Also polls `link` from now on. `new`: its queue's number, if the device got it after the
     /// start.
     pub(crate) fn add(&mut self, link: Box<dyn Link>, iface: IfaceId, new: Option<u32>) {
-        // The first queue of a device that has come back.
+        // The first queue of a device that has come back, or the place of a closed queue.
         if let Some(port) = self.ports.iter_mut().find(|port| port.iface == iface && port.lost) {
-            (port.link, port.lost) = (link, false);
+            (port.link, port.lost, port.new) = (link, false, new);
             return;
         }
         let sends = self.ports.iter().all(|port| port.iface != iface);
@@ -156,14 +157,20 @@ impl CoreIo {
     }
 
     /// Closes a new queue with which its device does not work. The core sends through its first
-    /// queue.
+    /// queue. The queue's frames are kept, because its driver may still write to them; a second call
+    /// returns them to the pool.
     pub(crate) fn close_queue(&mut self, iface: IfaceId, queue: u32, stack: &mut CoreStack) {
         let is_it = |port: &Port| port.iface == iface && port.new == Some(queue) && !port.sends;
         let Some(at) = self.ports.iter().position(is_it) else { return };
-        let Port { link, tx, .. } = self.ports.remove(at);
-        stack.note_link_dropped(tx.len() as u64);
-        tx.into_iter().for_each(|tx| stack.pool_mut().free(tx.frame));
-        link.close(stack.pool_mut());
+        let mut port = self.ports.remove(at);
+        stack.note_link_dropped(port.tx.len() as u64);
+        port.tx.drain(..).for_each(|tx| stack.pool_mut().free(tx.frame));
+        if port.lost {
+            return port.link.close(stack.pool_mut());
+        }
+        let (caps, stats) = (port.link.caps().clone(), port.link.stats());
+        let kept = close_and_keep(port.link, stack.pool_mut());
+        self.ports.push(Port { link: Box::new(GoneLink::new(caps, stats, kept)), lost: true, ..port });
     }
 
     /// Stops using the links of a device that is gone.
@@ -189,9 +196,7 @@ impl CoreIo {
             if sends {
                 left = Some((link.caps().clone(), link.stats()));
             }
-            let before = pool.available();
-            link.close(pool);
-            spare.extend((before..pool.available()).map_while(|_| pool.alloc()));
+            spare.extend(close_and_keep(link, pool));
         }
         if let Some((caps, stats)) = left {
             let (link, tx) = (Box::new(GoneLink::new(caps, stats, spare)), Vec::with_capacity(2 * MERGED_TX_BATCH));
@@ -208,7 +213,7 @@ impl CoreIo {
         open.map(|port| port.link.caps().mtu).min()
     }
 
-    /// Returns the kept frames to the pool when the device is back.
+    /// Returns the kept frames to the pool when the device is back, or gets another queue.
     pub(crate) fn give_spare(&mut self, iface: IfaceId, stack: &mut CoreStack) {
         for port in self.ports.iter_mut().filter(|port| port.iface == iface && port.lost) {
             port.link.reap(stack.pool_mut());
@@ -391,6 +396,13 @@ impl CoreIo {
             port.link.close(stack.pool_mut());
         }
     }
+}
+
+/// Closes a link and returns the frames that were with its device.
+fn close_and_keep(link: Box<dyn Link>, pool: &mut UmemPool) -> Vec<Frame> {
+    let before = pool.available();
+    link.close(pool);
+    (before..pool.available()).map_while(|_| pool.alloc()).collect()
 }
 
 /// A link failed because its device is gone.

@@ -2,7 +2,8 @@
 //!
 //! An AF_XDP socket sends by its own queue and past the queueing discipline; the packet socket
 //! sends through it, by a queue that the kernel chooses. So a packet of one can overtake a packet
-//! of the other. A flow changes carrier only when nothing of it is in flight on the other one.
+//! of the other. On a bridge or a VLAN both pass the queueing discipline of the device below, which
+//! takes them for two flows. A flow changes carrier only when nothing of it is in flight on the other one.
 //! Flows are told apart by a number of few bits: two with the same number only make the rule
 //! stricter.
 

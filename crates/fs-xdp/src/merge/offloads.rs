@@ -38,7 +38,7 @@ impl Offloads {
     }
 
     /// What AF_XDP sends and what a packet socket sends reach the device in the order of the calls:
-    /// it has one queue, and no queueing discipline in front of it.
+    /// it has one queue, and no queueing discipline in front of it or below it.
     #[inline]
     pub(crate) fn keep_order(&self) -> bool {
         self.in_order.load(Ordering::Relaxed)

@@ -199,6 +199,9 @@ impl MergeSocket {
                 self.paused_until = Some(Instant::now() + PAUSE);
                 return Outcome::Later;
             }
+            // The device's MTU was lowered, and the stack does not know yet. `packet_snd` checks only the
+            // length of single packets.
+            Some(libc::EMSGSIZE) => return Outcome::Dropped,
             // Down or gone: the AF_XDP socket tells which.
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {}
             _ if self.refused => {}

@@ -31,3 +31,11 @@ pub(crate) fn set_offload(fd: BorrowedFd<'_>, offload: u32) -> io::Result<()> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offload)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Sets the length of the header in front of each packet (`IFF_VNET_HDR`).
+pub(crate) fn set_header_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    let len = len as libc::c_int;
+    // SAFETY: a live integer, as this request wants it.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

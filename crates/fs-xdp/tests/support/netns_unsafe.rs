@@ -107,3 +107,21 @@ impl Drop for PausedChild {
         }
     }
 }
+
+/// Sets the length of the header in front of each packet of the existing TAP device called `name`, as QEMU
+/// does, and closes the device again.
+pub fn set_tap_header(name: &str, len: libc::c_int) {
+    let tap = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+    // SAFETY: an `ifreq` is integers and a pointer that null suits.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    // SAFETY: a live `ifreq` and a live integer, as these requests want them.
+    let set = unsafe {
+        libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request) == 0
+            && libc::ioctl(tap.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) == 0
+    };
+    assert!(set, "{}", io::Error::last_os_error());
+}

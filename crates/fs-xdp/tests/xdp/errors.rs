@@ -124,3 +124,31 @@ fn memlock_error_has_numbers() {
         "{error}"
     );
 }
+
+/// The kernel returns the locked memory of a closed queue in a work queue.
+#[test]
+fn registration_waits_for_that_of_a_closed_queue() {
+    if skipped_without_root("RLIMIT_MEMLOCK after a close") {
+        return;
+    }
+    let limit: String = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let line = limit.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+    let bytes = line.split_whitespace().nth(3).unwrap();
+    let Ok(bytes) = bytes.parse::<u64>() else {
+        eprintln!("skipped: RLIMIT_MEMLOCK (it is {bytes} here)");
+        return;
+    };
+    let veth = Veth::new(1, 1500);
+    let device = attach(&veth, 0, NATIVE);
+    veth.a.enter(|| {
+        drop_capabilities(CapabilitySet::IPC_LOCK);
+        // One fits, two do not.
+        let (memory, mut pool) = umem((bytes / 2048 * 3 / 4) as u32, 2048);
+        for round in 0..10 {
+            match device.device.open_queue(0, &memory, &mut pool, SMALL) {
+                Ok(link) => Box::new(link).close(&mut pool),
+                Err(error) => panic!("round {round}: {error}"),
+            }
+        }
+    });
+}
