@@ -88,13 +88,12 @@ pub(super) struct Client<'a> {
 impl<'a> Client<'a> {
     pub(super) fn new(site: &'a Rc<Site>, connection: &'a Rc<Connection>, from: From, stream: Stream) -> Self {
         let kept = || Kept::new(&site.lean.buffers);
-        let is_trusted = site.listeners[from.listener].trusts(from.neighbour);
         Self {
             site,
             connection,
             from,
             stream,
-            added: Added::new(from.peer.ip(), from.is_tls, is_trusted),
+            added: Added::new(from.peer.ip(), from.is_tls, from.is_proxy),
             held: kept(),
             seen: 0,
             has_ended: false,
