@@ -47,6 +47,8 @@ pub(crate) async fn serve(
                     first = read;
                     upstream
                 }
+                // A health check that only tests whether the port is open.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return,
                 Err(error) => {
                     stats.failed.add(1);
                     let outcome = error.to_string();

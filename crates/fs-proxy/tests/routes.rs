@@ -341,3 +341,28 @@ fn bytes_that_are_no_client_hello_reach_the_default_server() {
         assert!(back == bytes, "{} bytes of {}", back.len(), bytes.len());
     }
 }
+
+/// A check that only connects is no connection that failed. A client that ends within its hello is one.
+#[test]
+fn client_that_sends_nothing_has_not_failed() {
+    let routes = "upstream = \"u\"\n[[listener.route]]\nhosts = [\"a.example\"]\nupstream = \"u\"\n";
+    let text = format!("metrics = \"{}:0\"\n{}", proxy_ip(), listener("tcp", routes));
+    let proxy = start(&(text + &upstreams(&[("u", nobody())])));
+    let metric = |name: &str| {
+        let metrics = proxy.metrics();
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).expect("a metric");
+        line.split_once("} ").expect("a value").1.parse::<u64>().unwrap()
+    };
+    for (bytes, is_reset, failed) in [(&b""[..], false, 0), (b"", true, 0), (b"\x16\x03\x01", false, 1)] {
+        let before = metric("fs_proxy_connections_total");
+        let mut stream = proxy.connect();
+        eventually("it is accepted", || metric("fs_proxy_connections_total") > before);
+        stream.write_all(bytes).unwrap();
+        if is_reset {
+            rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).unwrap();
+        }
+        drop(stream);
+        eventually("it is closed", || metric("fs_proxy_connections_open") == 0);
+        assert_eq!(metric("fs_proxy_connections_failed_total"), failed, "{bytes:?} {is_reset}");
+    }
+}
