@@ -119,6 +119,10 @@ pub(crate) struct ServerStats {
     pub(crate) retries: Counter,
     /// Its responses.
     pub(crate) answers: Answers,
+    /// Failures since the last response.
+    pub(crate) failures: Counter,
+    /// It is last in the order until then.
+    pub(crate) set_aside: Moment,
 }
 
 /// The counters of an upstream on a core.
@@ -176,15 +180,31 @@ struct Health {
     healthy: AtomicBool,
     /// Consecutive checks that contradict `healthy`.
     streak: AtomicU32,
-    /// The time at which the server became healthy again, in milliseconds since [`started`]. 0 if
-    /// it never was unhealthy.
-    recovered: AtomicU64,
+    /// When the server became healthy again. `None` if it never was unhealthy.
+    recovered: Moment,
 }
 
-/// Returns the time that moments of recovery refer to.
-fn started() -> Instant {
-    static STARTED: OnceLock<Instant> = OnceLock::new();
-    *STARTED.get_or_init(Instant::now)
+/// A time in milliseconds since the first one of the process, or none (0). One thread writes it.
+#[derive(Debug, Default)]
+pub(crate) struct Moment(AtomicU64);
+
+impl Moment {
+    fn first() -> Instant {
+        static FIRST: OnceLock<Instant> = OnceLock::new();
+        *FIRST.get_or_init(Instant::now)
+    }
+
+    pub(crate) fn set(&self, moment: Option<Instant>) {
+        let since = |moment: Instant| moment.saturating_duration_since(Self::first()).as_millis();
+        let ms = moment.map_or(0, |moment| u64::try_from(since(moment)).unwrap_or(u64::MAX).max(1));
+        self.0.store(ms, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Option<Instant> {
+        let ms = self.0.load(Ordering::Relaxed);
+        (ms > 0).then(|| Self::first() + Duration::from_millis(ms))
+    }
 }
 
 impl Server {
@@ -214,16 +234,14 @@ impl Server {
     pub(crate) fn set_healthy(&self, healthy: bool) {
         let Some(health) = &self.checked else { return };
         if healthy && !self.is_healthy() {
-            let now = u64::try_from(started().elapsed().as_millis()).unwrap_or(u64::MAX);
-            health.recovered.store(now.max(1), Ordering::Relaxed);
+            health.recovered.set(Some(Instant::now()));
         }
         health.healthy.store(healthy, Ordering::Relaxed);
     }
 
     /// Returns for how long it has been healthy again, or `None` if it never was unhealthy.
     pub(crate) fn recovered_for(&self) -> Option<Duration> {
-        let recovered = self.checked.as_ref()?.recovered.load(Ordering::Relaxed);
-        (recovered > 0).then(|| started().elapsed().saturating_sub(Duration::from_millis(recovered)))
+        Some(self.checked.as_ref()?.recovered.get()?.elapsed())
     }
 
     #[inline]
@@ -298,7 +316,7 @@ impl Stats {
                 Arc::new(Health {
                     healthy: AtomicBool::new(true),
                     streak: AtomicU32::new(0),
-                    recovered: AtomicU64::new(0),
+                    recovered: Moment::default(),
                 })
             };
             let kept = old.and_then(|old| old.checked.clone());
