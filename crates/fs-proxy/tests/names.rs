@@ -69,9 +69,11 @@ fn names_are_looked_up_again() {
     std::fs::remove_file(resolv_conf).unwrap();
 }
 
-/// A record of the DNS: its name, type, time to live and data.
+/// A record of the DNS: its name, type, time to live and data. The name server cannot answer (SERVFAIL) if there
+/// is none.
 type Record = (&'static str, u16, u32, Vec<u8>);
 const A: u16 = 1;
+const AAAA: u16 = 28;
 const SRV: u16 = 33;
 
 fn wire(name: &str) -> Vec<u8> {
@@ -101,7 +103,10 @@ fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<(PathBuf, A
             let records = records.lock().unwrap();
             let found: Vec<&Record> =
                 records.iter().filter(|record| record.1 == kind && wire(record.0).eq_ignore_ascii_case(name)).collect();
-            let mut answer = [&query[..2], &[0x81, 0x80, 0, 1, 0, found.len() as u8, 0, 0, 0, 0]].concat();
+            let fails = found.iter().any(|record| record.3.is_empty());
+            let found = if fails { Vec::new() } else { found };
+            let flags = if fails { 0x82 } else { 0x80 };
+            let mut answer = [&query[..2], &[0x81, flags, 0, 1, 0, found.len() as u8, 0, 0, 0, 0]].concat();
             answer.extend_from_slice(&query[12..end + 5]);
             for (_, kind, ttl, data) in found {
                 // The name of the question.
@@ -196,6 +201,28 @@ fn lookups_that_fail_change_only_their_upstream() {
     // It is looked up again, and its record found.
     records.lock().unwrap().push(record("gone.test", 2));
     eventually("the name has its new address", || served(&proxy, 4).keys().eq(["second"]));
+}
+
+/// Half of an answer does not remove the other half's servers.
+#[cfg(feature = "dns")]
+#[test]
+fn lookup_of_one_family_that_fails_keeps_its_addresses() {
+    let first = at("127.0.0.1", 0, "first");
+    at("127.0.0.2", first.port(), "second");
+    let loopback = std::net::Ipv6Addr::LOCALHOST.octets().to_vec();
+    let both = [("both.test", A, 1, vec![127, 0, 0, 1]), ("both.test", AAAA, 1, loopback)];
+    // Old balancers never answer one of the queries.
+    let half = |last| [("half.test", A, 1, vec![127, 0, 0, last]), ("half.test", AAAA, 1, Vec::new())];
+    let records = Arc::new(Mutex::new([both, half(1)].concat()));
+    let Some((resolv_conf, _)) = name_server(83, records.clone()) else { return };
+    let [both, others] = ["both", "half"].map(|name| format!("\"{name}.test:{}\"", first.port()));
+    let Some(proxy) = start_with(&both, &others, &resolv_conf) else { return };
+    assert!(served(&proxy, 4).keys().eq(["first"]));
+    let [failing, ipv6] = [("both.test", A, 1, Vec::new()), records.lock().unwrap()[1].clone()];
+    *records.lock().unwrap() = [[failing, ipv6], half(2)].concat();
+    proxy.program.says("the previous addresses stay in use");
+    eventually("the other name is followed", || body_of(&proxy.get("/2")) == "second");
+    assert!(served(&proxy, 4).keys().eq(["first"]));
 }
 
 #[cfg(feature = "dns")]

@@ -198,10 +198,11 @@ impl UpstreamConfig {
     /// Looks up the names of servers. Each address of a name is a server.
     ///
     /// # Errors
-    /// If a name has no address. Then it has no servers, and is looked up again soon.
-    pub(super) fn look_up(&mut self) -> Result<(), String> {
+    /// If a name has no address, or no answer about addresses like those of `known` servers. Then it has no
+    /// servers, and is looked up again soon.
+    pub(super) fn look_up(&mut self, known: &[ServerConfig]) -> Result<(), String> {
         let mut servers = Vec::new();
-        let mut lookups = Lookups::default();
+        let mut lookups = Lookups { known, valid_for: None };
         for WrittenServer(ServerTable { address, weight, backup, max_connections }) in self.written.get_ref() {
             let (weight, backup, max_connections) = (*weight, *backup, *max_connections);
             let server = |addr, name| ServerConfig { addr, name, weight, backup, max_connections };
@@ -251,13 +252,14 @@ impl UpstreamConfig {
 }
 
 /// Lookups of an upstream's names.
-#[derive(Default)]
-struct Lookups {
+struct Lookups<'a> {
+    /// The servers that were found before.
+    known: &'a [ServerConfig],
     /// The shortest time to live.
     valid_for: Option<Duration>,
 }
 
-impl Lookups {
+impl Lookups<'_> {
     /// Remembers a time to live.
     fn keep<T>(&mut self, found: lookup::Found<T>) -> Vec<T> {
         self.valid_for = self.valid_for.into_iter().chain(found.valid_for).min();
@@ -267,6 +269,12 @@ impl Lookups {
     /// Returns a name's addresses, in their order: name servers answer in any.
     fn addresses(&mut self, name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         let found = lookup::addresses(name).map_err(|error| format!("`{name}` has no address: {error}"))?;
+        if let Some(error) = &found.failed {
+            let is_found = |addr: SocketAddr| found.what.iter().any(|ip| ip.is_ipv4() == addr.is_ipv4());
+            if self.known.iter().any(|server| server.name.as_deref() == Some(name) && !is_found(server.addr)) {
+                return Err(format!("`{name}` has not all its addresses: {error}"));
+            }
+        }
         let mut found: Vec<SocketAddr> = self.keep(found).into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
         found.sort_unstable();
         found.dedup();
