@@ -246,8 +246,12 @@ fn services_have_weights_and_priorities() {
         // Its weight is nothing to the others.
         record(30, 60000, spare, "spare.test"),
     ];
-    let records = Arc::new(Mutex::new([&services[..], &hosts].concat()));
+    // Targets are whole names: domains to search do not count, although these have more dots than the targets.
+    let wrong = [("heavy.test.wild.test", A, 1, vec![127, 0, 0, 9])];
+    let records = Arc::new(Mutex::new([&services[..], &hosts, &wrong].concat()));
     let Some((resolv_conf, _)) = name_server(79, records.clone()) else { return };
+    let mut file = std::fs::OpenOptions::new().append(true).open(&resolv_conf).unwrap();
+    file.write_all(b"search wild.test\noptions ndots:5\n").unwrap();
     let Some(proxy) = start_with("\"_http._tcp.web.test\"", UNUSED, &resolv_conf) else { return };
     let used = served(&proxy, 40);
     assert!(used.into_iter().eq([("heavy".to_owned(), 30), ("light".to_owned(), 10)]));

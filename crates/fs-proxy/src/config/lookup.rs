@@ -19,6 +19,7 @@ pub(super) struct Found<T> {
 
 /// A server of a service.
 pub(super) struct Service {
+    /// A whole name, which ends with a dot.
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) weight: u16,
@@ -31,7 +32,7 @@ pub(super) struct Service {
 /// If there are none, or no name server answers.
 pub(super) fn addresses(name: &str) -> Result<Found<IpAddr>, String> {
     // As in the C library, names in the file are not looked up in the DNS.
-    if let Some(addresses) = in_hosts_file(name) {
+    if let Some(addresses) = in_hosts_file(name.trim_end_matches('.')) {
         return Ok(Found { what: addresses, valid_for: None, failed: None });
     }
     run(async {
@@ -70,7 +71,7 @@ pub(super) fn services(name: &str) -> Result<Found<Service>, String> {
             // RFC 2782: a service that is decidedly not there.
             RData::SRV(record) if record.target.is_root() => None,
             RData::SRV(record) => Some(Service {
-                host: record.target.to_utf8().trim_end_matches('.').to_owned(),
+                host: record.target.to_utf8(),
                 port: record.port,
                 weight: record.weight,
                 priority: record.priority,

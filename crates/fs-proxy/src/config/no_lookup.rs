@@ -15,6 +15,7 @@ pub(super) struct Found<T> {
 /// A server of a service.
 #[allow(dead_code, reason = "there is none")]
 pub(super) struct Service {
+    /// A whole name, which ends with a dot.
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) weight: u16,

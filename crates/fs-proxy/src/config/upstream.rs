@@ -271,7 +271,9 @@ impl Lookups<'_> {
         let found = lookup::addresses(name).map_err(|error| format!("`{name}` has no address: {error}"))?;
         if let Some(error) = &found.failed {
             let is_found = |addr: SocketAddr| found.what.iter().any(|ip| ip.is_ipv4() == addr.is_ipv4());
-            if self.known.iter().any(|server| server.name.as_deref() == Some(name) && !is_found(server.addr)) {
+            let is_same = |known: &str| known.trim_end_matches('.') == name.trim_end_matches('.');
+            let mut known = self.known.iter().filter(|server| server.name.as_deref().is_some_and(is_same));
+            if known.any(|server| !is_found(server.addr)) {
                 return Err(format!("`{name}` has not all its addresses: {error}"));
             }
         }
@@ -299,7 +301,7 @@ impl Lookups<'_> {
         for services in services.chunk_by(|one, other| one.priority == other.priority) {
             let heaviest = services.iter().map(|service| u32::from(service.weight)).max().unwrap_or(0).max(WEIGHT_MAX);
             for Service { host, port, weight, priority } in services {
-                let name: Arc<str> = host.as_str().into();
+                let name: Arc<str> = host.trim_end_matches('.').into();
                 for addr in self.addresses(host, *port)? {
                     let mut server = server(addr, Some(name.clone()));
                     if server.weight > 0 {
