@@ -1,10 +1,10 @@
 //! Health checks: one task per server, on one core for all.
 
-use crate::config::HealthCheck;
+use crate::config::{HealthCheck, ServerConfig};
+use crate::edits::About;
 use crate::proxy_protocol;
 use crate::site::Site;
 use crate::stats::ServerIndex;
-use crate::upstream::{Server, Upstream};
 use fs_stacks::net::{is_own_shortage, within};
 use std::io;
 use std::rc::{Rc, Weak};
@@ -25,9 +25,8 @@ pub(crate) fn start(site: &Rc<Site>) {
 async fn watch(site: Weak<Site>, check: HealthCheck, place: ServerIndex) {
     let mut told = false;
     while let Some(site) = site.upgrade().filter(|site| !site.is_retired()) {
-        let (upstream, server) = (&site.upstreams[place.0], site.health(place));
-        let probe = probe(&site, upstream, &upstream.servers[place.1], &check);
-        let result = within(check.timeout, probe).await;
+        let server = site.health(place);
+        let result = within(check.timeout, probe(&site, place, &check)).await;
         let short = result.as_ref().err().filter(|error| is_own_shortage(error));
         if let Some(error) = short.filter(|_| !told) {
             tracing::warn!("upstream {} server {}: not checked: {error}", server.upstream, server.addr);
@@ -45,16 +44,22 @@ async fn watch(site: Weak<Site>, check: HealthCheck, place: ServerIndex) {
     }
 }
 
-async fn probe(site: &Site, upstream: &Upstream, server: &Server, check: &HealthCheck) -> io::Result<()> {
-    let path = check.path.as_deref();
-    let mut stream = site.open(server, check.timeout).await?;
-    let addr = server.addr;
-    let Some(path) = path else { return Ok(()) };
+async fn probe(site: &Site, place: ServerIndex, check: &HealthCheck) -> io::Result<()> {
+    let upstream = &site.upstreams[place.0];
+    let mut stream = site.open(&upstream.servers[place.1], check.timeout).await?;
+    let Some(path) = check.path.as_deref() else { return Ok(()) };
     if let Some(version) = upstream.send_proxy {
         stream.write_all(&proxy_protocol::header(version, None)).await?;
     }
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nUser-Agent: fs-proxy\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
+    let ServerConfig { addr, name, .. } = &site.config.upstreams[place.0].servers[place.1];
+    // A server with several hosts knows none by its address.
+    let host = name.as_ref().map_or(addr.to_string(), |name| format!("{name}:{}", addr.port()));
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: fs-proxy\r\nConnection: close\r\n\r\n");
+    let mut request = request.into_bytes();
+    if let Some(edits) = &upstream.request_edits {
+        edits.apply_to_head(&mut request, About { client: stream.local_addr()?.ip(), is_tls: false });
+    }
+    stream.write_all(&request).await?;
     // "HTTP/1.1 200": the rest is not needed.
     let mut head = [0; 12];
     stream.read_exact(&mut head).await?;

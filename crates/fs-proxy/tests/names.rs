@@ -69,6 +69,39 @@ fn names_are_looked_up_again() {
     std::fs::remove_file(resolv_conf).unwrap();
 }
 
+/// A server with several hosts answers only those that it has.
+#[test]
+fn health_checks_name_the_host_of_their_server() {
+    let [seen, others] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let (counter, other) = (seen.clone(), others.clone());
+    let server = http_backend(move |request| {
+        match request.header("host").unwrap_or_default() {
+            "other.test" => &other,
+            host if host.starts_with("web.test:") => &counter,
+            _ => return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        }
+        .fetch_add(1, Ordering::SeqCst);
+        ok("")
+    });
+    let check = "health_check = { interval = \"20ms\", timeout = \"30s\", path = \"/\", fall = 1 }\n";
+    let config = write_config(&format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [\"web.test:{}\"]\n{check}\
+         [[upstream]]\nname = \"v\"\nservers = [\"{server}\"]\nrequest_headers = {{ set = {{ Host = \"other.test\" }} }}\n{check}",
+        server.port()
+    ));
+    let hosts = temp_path("hosts");
+    std::fs::write(&hosts, "127.0.0.1 web.test\n").unwrap();
+    let Some((resolv_conf, _)) = name_server(84, Arc::default()) else { return };
+    let Some(proxy) = start(&config, &hosts, &resolv_conf) else { return };
+    let is_seen = || [&seen, &others].iter().all(|count| count.load(Ordering::SeqCst) > 2);
+    eventually("both are checked", || is_seen() || proxy.program.log().contains("unhealthy"));
+    assert!(!proxy.program.log().contains("unhealthy"), "{}", proxy.program.log());
+    for file in [hosts, resolv_conf] {
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
 /// A record of the DNS: its name, type, time to live and data. The name server cannot answer (SERVFAIL) if there
 /// is none.
 type Record = (&'static str, u16, u32, Vec<u8>);
