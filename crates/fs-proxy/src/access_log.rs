@@ -160,6 +160,13 @@ impl AccessLog {
     }
 }
 
+impl Drop for AccessLog {
+    /// Connections that a stop ends add their lines when they are dropped.
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,16 +12,18 @@ const LENGTH_MAX: usize = 16 << 10;
 /// that does not speak TLS names nothing.
 ///
 /// # Errors
-/// If the connection ends before.
+/// If the connection ends before: [`io::ErrorKind::UnexpectedEof`] before its first byte.
 pub(crate) async fn read(stream: &mut Stream) -> io::Result<(Vec<u8>, Option<String>)> {
     let mut acceptor = Acceptor::default();
     let mut bytes = Vec::new();
     let mut piece = [0; 2048];
     loop {
-        let length = stream.read(&mut piece).await?;
-        if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let length = match stream.read(&mut piece).await {
+            // Some checks end with a reset.
+            Ok(0) | Err(_) if bytes.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => return Err(io::Error::other("ends within a ClientHello")),
+            read => read?,
+        };
         bytes.extend_from_slice(&piece[..length]);
         let mut rest = &piece[..length];
         while !rest.is_empty() {

@@ -207,7 +207,7 @@ impl Config {
     pub(crate) fn look_up(&mut self) -> Result<(), Finding> {
         for upstream in &mut self.upstreams {
             let at = upstream.written.span().start;
-            upstream.look_up().map_err(|message| (Some(at), message))?;
+            upstream.look_up(&[]).map_err(|message| (Some(at), message))?;
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ impl Config {
             Err(error) => return LookedUp { config: Err(error), failed, interval: self.lookup_interval() },
         };
         for (upstream, known) in next.upstreams.iter_mut().zip(&self.upstreams) {
-            if let Err(message) = upstream.look_up() {
+            if let Err(message) = upstream.look_up(&known.servers) {
                 let at = upstream.written.span().start;
                 failed.push(ConfigError::new(file, &self.text, Some(at), message));
                 upstream.servers.clone_from(&known.servers);

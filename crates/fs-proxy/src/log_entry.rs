@@ -105,7 +105,7 @@ impl Entry<'_> {
                 )
             }
             What::Connection(outcome) => {
-                let ms = took.as_millis();
+                let (ms, outcome) = (took.as_millis(), Escaped(outcome.as_bytes()));
                 writeln!(
                     out,
                     "{time} {listener} {client} TCP {server} in={bytes_in} out={bytes_out} ms={ms} \"{outcome}\""
@@ -166,7 +166,7 @@ impl<T: fmt::Display> fmt::Display for OrDash<T> {
     }
 }
 
-/// Bytes of a client between quotes, as Apache writes them. Targets in HTTP/2 may have any UTF-8.
+/// Bytes between quotes, as Apache writes them. Targets in HTTP/2 may have any UTF-8.
 struct Escaped<'a>(&'a [u8]);
 
 impl fmt::Display for Escaped<'_> {
@@ -297,5 +297,8 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&line(LogFormat::Json, What::Connection("ok"))).unwrap();
         assert_eq!((json["outcome"].as_str(), json["status"].as_u64()), (Some("ok"), None));
         assert_eq!(line(LogFormat::Combined, What::Connection("ok")), line(LogFormat::Plain, What::Connection("ok")));
+        // The parser of the PROXY protocol has CRLF in an error.
+        let plain = line(LogFormat::Plain, What::Connection("a\r\n\"b\""));
+        assert!(plain.ends_with("ms=3 \"a\\x0d\\x0a\\\"b\\\"\"\n"), "{plain}");
     }
 }

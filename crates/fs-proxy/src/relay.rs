@@ -10,7 +10,7 @@ use crate::splice::Candidate;
 use fs_splice::Flow;
 use fs_stacks::Stream;
 use fs_stacks::counters::Counter;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -36,8 +36,20 @@ pub(crate) struct Shared<'a> {
     pub(crate) bytes_in: &'a Counter,
     /// Bytes to the client.
     pub(crate) bytes_out: &'a Counter,
+    /// Bytes that were moved before the relay, and that are counted already.
+    pub(crate) before: Moved,
+    /// All bytes so far, also for a relay that is dropped.
+    pub(crate) moved: &'a Cell<Moved>,
     /// The relay may leave user space.
     pub(crate) splice: Candidate<'a>,
+}
+
+impl Shared<'_> {
+    /// Records what this relay has moved.
+    pub(crate) fn note(&self, Moved { from_client, to_client }: Moved) {
+        let Moved { from_client: more_in, to_client: more_out } = self.before;
+        self.moved.set(Moved { from_client: from_client + more_in, to_client: to_client + more_out });
+    }
 }
 
 /// One end, with bytes that were already read for it.
@@ -64,7 +76,7 @@ pub(crate) struct Ends {
 
 /// The result of a relay.
 pub(crate) enum Outcome {
-    Over(Moved, io::Result<()>),
+    Over(io::Result<()>),
     /// The relay continues outside of user space.
     Spliced(Box<Flow>, Ends, Directions),
 }
@@ -92,6 +104,7 @@ impl Drop for Ends {
 pub(crate) async fn relay(client: End, server: End, shared: &mut Shared<'_>) -> Outcome {
     let mut ends = Ends { a: client.stream, b: server.stream, is_whole: false };
     let mut both = Directions { up: Direction::new(server.first), down: Direction::new(client.first) };
+    shared.note(Moved::default());
     let result = {
         let mut timer = std::pin::pin!(tokio::time::sleep(shared.idle));
         let (mut seen, mut moved) = (0, 0);
@@ -102,6 +115,7 @@ pub(crate) async fn relay(client: End, server: End, shared: &mut Shared<'_>) -> 
             if both.moves() != moved {
                 moved = both.moves();
                 shared.connection.moved();
+                shared.note(both.moved());
                 if both.is_even()
                     && let Some(flow) = shared.splice.poll(&ends.a, &ends.b, moved, both.bytes())
                 {
@@ -125,7 +139,8 @@ pub(crate) async fn relay(client: End, server: End, shared: &mut Shared<'_>) -> 
     shared.bytes_in.add(both.up.bytes);
     shared.bytes_out.add(both.down.bytes);
     ends.is_whole = result.is_ok();
-    Outcome::Over(both.moved(), result)
+    shared.note(both.moved());
+    Outcome::Over(result)
 }
 
 /// The error of a connection that makes a place for another.

@@ -83,7 +83,7 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
     }
     let (mode, acceptor) = (site.listeners[number].mode, site.listeners[number].acceptor.clone());
     let accept_proxy = site.listeners[number].accept_proxy;
-    let (is_tls, neighbour) = (acceptor.is_some(), peer.ip());
+    let is_tls = acceptor.is_some();
     // Captured: a variable of the task that is borrowed has a place of its own beside the captured one.
     let (mut stream, mut busy, mut peer, mut is_named) = (Some(stream), Some(busy), peer, false);
     let task = async move {
@@ -98,7 +98,8 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
             }
             busy = Some(connection.busy());
         }
-        // A client that a header names is none of the proxies in front, whatever its address.
+        // A client that a header names is none of the proxies in front, whatever its address: the peer may
+        // pass bytes of such clients that it has not read.
         let is_proxy = !is_named && site.listeners[number].trusts(peer.ip());
         if let Some(refused) = stream.take_if(|_| !is_proxy && !site.admits(peer.ip(), &connection)) {
             // The call fails if the client has disconnected.
@@ -121,7 +122,7 @@ fn serve(socket: &Rc<Socket>, stream: Stream, peer: SocketAddr) {
             }
             (Mode::Http, Some(stream), busy) => {
                 drop(busy);
-                let from = From { listener: number, peer, neighbour, is_tls };
+                let from = From { listener: number, peer, is_proxy, is_tls };
                 if is_http2 {
                     // Boxed, because it is far larger than the common case.
                     Box::pin(serve_http2(site.clone(), socket, from, stream, &connection)).await;

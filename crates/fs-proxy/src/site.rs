@@ -47,7 +47,6 @@ pub(crate) struct Site {
     last_complaint: Cell<Option<Instant>>,
     /// Another configuration has replaced it. It serves only open connections.
     retired: Cell<bool>,
-    checks: RefCell<Vec<JoinHandle<()>>>,
     clock: RefCell<Option<JoinHandle<()>>>,
 }
 
@@ -123,16 +122,10 @@ impl Site {
             lean: lean.clone(),
             last_complaint: Cell::new(None),
             retired: Cell::new(false),
-            checks: RefCell::default(),
             clock: RefCell::default(),
             stats,
             config,
         })
-    }
-
-    /// Keeps a health check's task until the site retires.
-    pub(crate) fn add_check(&self, check: JoinHandle<()>) {
-        self.checks.borrow_mut().push(check);
     }
 
     /// Starts the timers of pools and the log.
@@ -155,12 +148,11 @@ impl Site {
         self.upstreams.iter().flat_map(|upstream| &upstream.servers)
     }
 
-    /// Another configuration has replaced this one: health checks end, and no connection to a
+    /// Another configuration has replaced this one: no health check begins, and no connection to a
     /// server is kept, now or after open requests. Open client connections continue, without a
     /// deadline.
     pub(crate) fn retire(self: Rc<Self>) {
         self.retired.set(true);
-        self.checks.take().iter().for_each(JoinHandle::abort);
         self.servers().for_each(Server::close_pools);
         tokio::task::spawn_local(async move {
             self.stop.drained().await;
@@ -174,7 +166,6 @@ impl Site {
 
     /// Ends helper tasks. Its connections have ended, or are given up.
     pub(crate) fn end(&self) {
-        self.checks.take().iter().for_each(JoinHandle::abort);
         self.clock.take().iter().for_each(JoinHandle::abort);
         self.flush_log();
     }

@@ -6,7 +6,7 @@ use crate::site::Site;
 use fs_stacks::{Listener, LocalStop};
 use std::cell::RefCell;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 /// A listening socket, as its connections know it. They may outlive it, and it outlives
@@ -38,8 +38,8 @@ pub(crate) struct From {
     pub(crate) listener: usize,
     /// The client: the peer, or the one that the peer speaks for (PROXY protocol).
     pub(crate) peer: SocketAddr,
-    /// The other end of the connection.
-    pub(crate) neighbour: IpAddr,
+    /// The peer is one of `trusted_proxies`, and the connection is its own: it names no client.
+    pub(crate) is_proxy: bool,
     pub(crate) is_tls: bool,
 }
 

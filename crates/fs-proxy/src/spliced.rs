@@ -27,9 +27,9 @@ const LOOK_LAST: Duration = Duration::from_millis(400);
 const DOUBTFUL: Duration = Duration::from_secs(10);
 
 /// Relays like [`relay::relay`], in user space or outside of it.
-pub(crate) async fn relay(client: End, server: End, mut shared: Shared<'_>) -> (Moved, io::Result<()>) {
+pub(crate) async fn relay(client: End, server: End, mut shared: Shared<'_>) -> io::Result<()> {
     match relay::relay(client, server, &mut shared).await {
-        Outcome::Over(moved, result) => (moved, result),
+        Outcome::Over(result) => result,
         Outcome::Spliced(flow, ends, both) => {
             // Boxed, because most relays are not spliced.
             let (ends, open) = (Some(ends), shared.splice.open(&flow));
@@ -59,14 +59,13 @@ type Over = io::Result<()>;
 
 impl Spliced<'_> {
     /// Waits until the flow is over, or ends it.
-    async fn run(mut self, shared: &Shared<'_>) -> (Moved, io::Result<()>) {
+    async fn run(mut self, shared: &Shared<'_>) -> io::Result<()> {
         let result = match self.late(shared).await {
             Ok(Some(over)) => Ok(over),
             Ok(None) => self.watch(shared).await,
             Err(error) => Err(error),
         };
-        let moved = self.counted;
-        let result = match result {
+        match result {
             Ok(over) => {
                 let Self { ends, flow, open, .. } = self;
                 drop(open);
@@ -79,8 +78,7 @@ impl Spliced<'_> {
             }
             // Both peers get a RST when the flow is dropped.
             Err(error) => Err(error),
-        };
-        (moved, result)
+        }
     }
 
     /// Relays what the sockets still get. Returns how the flow has ended, if both streams end here.
@@ -196,6 +194,7 @@ impl Spliced<'_> {
             self.open.moved([now.to_client, now.from_client], moved);
         }
         (self.counted, self.moved) = (now, moved);
+        shared.note(now);
     }
 
     /// Drops the sockets of a flow that is over, without a packet.

@@ -1,6 +1,6 @@
 //! The proxy's counters: a set per core, which only that core writes. Readers sum them.
 
-use crate::config::{Config, Mode, ServerConfig, UpstreamConfig};
+use crate::config::{Config, HealthCheck, Mode, ServerConfig, UpstreamConfig};
 use fs_stacks::counters::{Counter, PerCore};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -119,6 +119,10 @@ pub(crate) struct ServerStats {
     pub(crate) retries: Counter,
     /// Its responses.
     pub(crate) answers: Answers,
+    /// Failures since the last response.
+    pub(crate) failures: Counter,
+    /// It is last in the order until then.
+    pub(crate) set_aside: Moment,
 }
 
 /// The counters of an upstream on a core.
@@ -174,15 +178,33 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct Health {
     healthy: AtomicBool,
-    /// The time at which the server became healthy again, in milliseconds since [`started`]. 0 if
-    /// it never was unhealthy.
-    recovered: AtomicU64,
+    /// Consecutive checks that contradict `healthy`.
+    streak: AtomicU32,
+    /// When the server became healthy again. `None` if it never was unhealthy.
+    recovered: Moment,
 }
 
-/// Returns the time that moments of recovery refer to.
-fn started() -> Instant {
-    static STARTED: OnceLock<Instant> = OnceLock::new();
-    *STARTED.get_or_init(Instant::now)
+/// A time in milliseconds since the first one of the process, or none (0). One thread writes it.
+#[derive(Debug, Default)]
+pub(crate) struct Moment(AtomicU64);
+
+impl Moment {
+    fn first() -> Instant {
+        static FIRST: OnceLock<Instant> = OnceLock::new();
+        *FIRST.get_or_init(Instant::now)
+    }
+
+    pub(crate) fn set(&self, moment: Option<Instant>) {
+        let since = |moment: Instant| moment.saturating_duration_since(Self::first()).as_millis();
+        let ms = moment.map_or(0, |moment| u64::try_from(since(moment)).unwrap_or(u64::MAX).max(1));
+        self.0.store(ms, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Option<Instant> {
+        let ms = self.0.load(Ordering::Relaxed);
+        (ms > 0).then(|| Self::first() + Duration::from_millis(ms))
+    }
 }
 
 impl Server {
@@ -191,19 +213,35 @@ impl Server {
         self.checked.as_ref().is_none_or(|health| health.healthy.load(Ordering::Relaxed))
     }
 
+    /// Records a check's result. Returns true if it changes the server's health.
+    pub(crate) fn checked(&self, good: bool, check: &HealthCheck) -> bool {
+        let Some(Health { streak, .. }) = self.checked.as_deref() else { return false };
+        let contradicts = good != self.is_healthy();
+        let before = streak.load(Ordering::Relaxed);
+        let count = if contradicts { before + 1 } else { 0 };
+        let needed = if good { check.rise } else { check.fall };
+        let changes = contradicts && count >= needed.get();
+        let after = if changes { 0 } else { count };
+        if after != before {
+            streak.store(after, Ordering::Relaxed);
+        }
+        if changes {
+            self.set_healthy(good);
+        }
+        changes
+    }
+
     pub(crate) fn set_healthy(&self, healthy: bool) {
         let Some(health) = &self.checked else { return };
         if healthy && !self.is_healthy() {
-            let now = u64::try_from(started().elapsed().as_millis()).unwrap_or(u64::MAX);
-            health.recovered.store(now.max(1), Ordering::Relaxed);
+            health.recovered.set(Some(Instant::now()));
         }
         health.healthy.store(healthy, Ordering::Relaxed);
     }
 
     /// Returns for how long it has been healthy again, or `None` if it never was unhealthy.
     pub(crate) fn recovered_for(&self) -> Option<Duration> {
-        let recovered = self.checked.as_ref()?.recovered.load(Ordering::Relaxed);
-        (recovered > 0).then(|| started().elapsed().saturating_sub(Duration::from_millis(recovered)))
+        Some(self.checked.as_ref()?.recovered.get()?.elapsed())
     }
 
     #[inline]
@@ -274,7 +312,13 @@ impl Stats {
         };
         let server = |upstream: &UpstreamConfig, server: &ServerConfig| {
             let old = old_server(upstream, server.addr).map(|(_, _, server)| server);
-            let health = || Arc::new(Health { healthy: AtomicBool::new(true), recovered: AtomicU64::new(0) });
+            let health = || {
+                Arc::new(Health {
+                    healthy: AtomicBool::new(true),
+                    streak: AtomicU32::new(0),
+                    recovered: Moment::default(),
+                })
+            };
             let kept = old.and_then(|old| old.checked.clone());
             Arc::new(Server {
                 upstream: upstream.name.get_ref().clone(),
@@ -367,7 +411,7 @@ mod tests {
     use super::*;
 
     fn stats_of(servers: &str, before: Option<&Stats>) -> Stats {
-        let text = format!("[[upstream]]\nname = 'x'\nservers = [{servers}]");
+        let text = format!("[[upstream]]\nname = 'x'\nhealth_check = {{}}\nservers = [{servers}]");
         let mut config: Config = toml::from_str(&text).unwrap();
         config.look_up().unwrap();
         Stats::new(&config, 1, before)
@@ -391,6 +435,22 @@ mod tests {
         let other = stats_of("'10.0.0.1:1', { address = '10.0.0.2:1', weight = 2 }", Some(&new));
         assert_eq!(other.servers[0][1].weight(), 2);
         assert!(!other.has_other_weights(0));
+    }
+
+    /// The number of checks in a row continues over reloads.
+    #[test]
+    fn rise_good_and_fall_bad_checks_change_the_state() {
+        let check = HealthCheck::default();
+        assert_eq!((check.rise.get(), check.fall.get()), (2, 3));
+        let mut stats = stats_of("'10.0.0.1:1'", None);
+        let mut history = String::new();
+        for good in [false, false, true, false, false, false, true, false, true, true, true] {
+            stats = stats_of("'10.0.0.1:1'", Some(&stats));
+            let (server, before) = (&stats.servers[0][0], stats.servers[0][0].is_healthy());
+            assert_eq!(server.checked(good, &check), server.is_healthy() != before);
+            history.push(if server.is_healthy() { '+' } else { '-' });
+        }
+        assert_eq!(history, "+++++----++");
     }
 
     #[test]

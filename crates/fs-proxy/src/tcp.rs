@@ -3,7 +3,7 @@
 use crate::clients::{Busy, Connection};
 use crate::handshake::stopped;
 use crate::refusal::Refusal;
-use crate::relay::{End, Shared};
+use crate::relay::{End, Moved, Shared};
 use crate::routes::{self, Routes};
 use crate::site::Site;
 use crate::spliced;
@@ -11,6 +11,7 @@ use crate::upstream::{Pick, Upstream, Use};
 use crate::{client_hello, proxy_protocol};
 use fs_stacks::Stream;
 use fs_stacks::net::within;
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -47,6 +48,8 @@ pub(crate) async fn serve(
                     first = read;
                     upstream
                 }
+                // A health check that only tests whether the port is open.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return,
                 Err(error) => {
                     stats.failed.add(1);
                     let outcome = error.to_string();
@@ -55,10 +58,12 @@ pub(crate) async fn serve(
             }
         }
     };
+    let outcome = "the proxy stops".to_owned();
+    let mut line = Line { site: &site, listener, peer, server: None, moved: Cell::default(), started, outcome };
     let Some(upstream) = upstream else {
         stats.failed.add(1);
         let _ = client.set_zero_linger();
-        return site.log_tcp(listener, peer, None, Default::default(), started, "no route");
+        return line.ended("no route");
     };
     let key = routes::key(upstream.hash.as_ref(), peer.ip(), None);
     let mut tried = Vec::new();
@@ -81,10 +86,10 @@ pub(crate) async fn serve(
                 // A reset says that there is no server; FIN would be an empty response. It fails if
                 // the client is gone.
                 let _ = client.set_zero_linger();
-                let why = refused.err().unwrap_or("no server, and no retry left");
-                return site.log_tcp(listener, peer, None, Default::default(), started, why);
+                return line.ended(refused.err().unwrap_or("no server, and no retry left"));
             }
         };
+        line.server = Some(used.server().addr);
         match site.connect(used.server(), site.config.timeouts.connect).await {
             Ok(stream) => {
                 used.server().answered();
@@ -96,33 +101,56 @@ pub(crate) async fn serve(
     };
     connection.relays_to(used.server().addr);
     drop(busy);
+    let before = Moved { from_client: first.len() as u64, to_client: 0 };
+    if let Some(version) = upstream.send_proxy {
+        // Without an address the client has disconnected, which the relay will notice.
+        let ends = client.local_addr().ok().map(|local| (peer, local));
+        first.splice(0..0, proxy_protocol::header(version, ends));
+    }
+    stats.bytes_in.add(before.from_client);
     let shared = Shared {
         connection,
         scratch: &site.scratch,
         idle: site.config.timeouts.idle,
         bytes_in: &stats.bytes_in,
         bytes_out: &stats.bytes_out,
+        before,
+        moved: &line.moved,
         splice: site.listeners[listener].candidate(stats, peer),
     };
-    let read = first.len() as u64;
-    if let Some(version) = upstream.send_proxy {
-        // Without an address the client has disconnected, which the relay will notice.
-        let ends = client.local_addr().ok().map(|local| (peer, local));
-        first.splice(0..0, proxy_protocol::header(version, ends));
-    }
-    stats.bytes_in.add(read);
     let ends = (End { stream: client, first: Vec::new() }, End { stream: server, first });
     // Boxed, so that the task is smaller while it connects.
-    let (mut moved, result) = Box::pin(spliced::relay(ends.0, ends.1, shared)).await;
-    moved.from_client += read;
-    let outcome = match &result {
-        Ok(()) => "ok".to_owned(),
+    match Box::pin(spliced::relay(ends.0, ends.1, shared)).await {
+        Ok(()) => line.ended("ok"),
         Err(error) => {
             stats.failed.add(1);
-            format!("{error}")
+            line.ended(&error.to_string());
         }
-    };
-    site.log_tcp(listener, peer, Some(used.server().addr), moved, started, &outcome);
+    }
+}
+
+/// A connection's line of the log, written when it is dropped: a stop drops connections.
+struct Line<'a> {
+    site: &'a Site,
+    listener: usize,
+    peer: SocketAddr,
+    server: Option<SocketAddr>,
+    moved: Cell<Moved>,
+    started: Instant,
+    outcome: String,
+}
+
+impl Line<'_> {
+    fn ended(mut self, outcome: &str) {
+        outcome.clone_into(&mut self.outcome);
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        let Self { site, listener, peer, server, moved, started, outcome } = self;
+        site.log_tcp(*listener, *peer, *server, moved.get(), *started, outcome);
+    }
 }
 
 /// Waits until a server has room. Reads what the client sends until then, because only a read shows

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 const SET_ASIDE: Duration = Duration::from_secs(1);
 /// Number of times that this time doubles: up to 16 s. More: a recovered server without health
 /// checks waits longer for its share. Fewer: a dead one makes more requests try a second server.
-const SET_ASIDE_DOUBLINGS: u32 = 4;
+const SET_ASIDE_DOUBLINGS: u64 = 4;
 /// The share of weight 1. Lower: a server that warms up gets its share in coarser steps.
 const FULL_SHARE: u64 = 1024;
 /// At most one log line per server in this time. The others are counted.
@@ -100,9 +100,6 @@ pub(crate) struct Server {
     /// Most requests (L7) or connections (L4) of this core at the same time.
     limit: Option<u64>,
     credit: Cell<i64>,
-    set_aside: Cell<Option<Instant>>,
-    /// Failures since the last response.
-    failures: Cell<u32>,
     last_log: Cell<Option<Instant>>,
     unlogged: Cell<u64>,
     counters: Arc<PerCore<ServerStats>>,
@@ -148,8 +145,6 @@ impl Upstream {
                     #[cfg(feature = "http2")]
                     http2: Http2Pool::new(idle),
                     tls,
-                    set_aside: Cell::new(None),
-                    failures: Cell::new(0),
                     last_log: Cell::new(None),
                     unlogged: Cell::new(0),
                     counters: stats.cores[core].0.servers[number][index].clone(),
@@ -215,7 +210,7 @@ impl Upstream {
 
     fn pick_now(self: &Rc<Self>, tried: &[usize], key: Option<u64>) -> Pick {
         // The clock is read only if a server is set aside.
-        let is_one_aside = self.servers.iter().any(|server| server.set_aside.get().is_some());
+        let is_one_aside = self.servers.iter().any(|server| server.stats().set_aside.get().is_some());
         let now = is_one_aside.then(Instant::now);
         let could_be_used = |index: &usize| {
             let server = &self.servers[*index];
@@ -356,22 +351,23 @@ impl Server {
     /// Records that the server responded: it is no longer set aside.
     #[inline]
     pub(crate) fn answered(&self) {
-        if self.failures.get() > 0 {
-            self.failures.set(0);
-            self.set_aside.set(None);
+        let ServerStats { failures, set_aside, .. } = self.stats();
+        if failures.value() > 0 {
+            failures.sub(failures.value());
+            set_aside.set(None);
         }
     }
 
     /// Records that the server could not be reached, or did not respond. It is last in the order
     /// for a time that doubles with each failure.
     pub(crate) fn failed(&self) {
-        let failures = self.failures.get();
-        self.failures.set(failures.saturating_add(1));
-        self.set_aside.set(Some(Instant::now() + SET_ASIDE * (1 << failures.min(SET_ASIDE_DOUBLINGS))));
+        let ServerStats { failures, set_aside, .. } = self.stats();
+        set_aside.set(Some(Instant::now() + SET_ASIDE * (1 << failures.value().min(SET_ASIDE_DOUBLINGS))));
+        failures.add(1);
     }
 
     fn is_set_aside(&self, now: Instant) -> bool {
-        self.set_aside.get().is_some_and(|until| now < until)
+        self.stats().set_aside.get().is_some_and(|until| now < until)
     }
 
     /// Records that a connect failed.
@@ -382,7 +378,7 @@ impl Server {
         } else if error.kind() == io::ErrorKind::AddrNotAvailable {
             // A shortage of ours says nothing about the server. If ports to this one are missing,
             // others may still work.
-            self.set_aside.set(Some(Instant::now() + SET_ASIDE));
+            self.stats().set_aside.set(Some(Instant::now() + SET_ASIDE));
         }
     }
 }

@@ -5,6 +5,8 @@ mod common;
 use common::*;
 use fs_stacks::testing::eventually;
 use std::io::{BufReader, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A backend that responds with the head that it received.
@@ -136,4 +138,43 @@ fn tunnel_is_logged_with_its_bytes() {
     let line = |text: &str| text.contains(" 101 ") && text.contains("in=5 out=5") && text.ends_with("\"GET /t\"\n");
     eventually("it is in the log", || line(&std::fs::read_to_string(&log).unwrap_or_default()));
     std::fs::remove_file(&log).unwrap();
+}
+
+/// What a stop ends is logged too: a TCP connection, and a request on both paths.
+#[test]
+fn connections_that_a_stop_ends_are_logged() {
+    let got = Arc::new(AtomicUsize::new(0));
+    let counter = got.clone();
+    // It takes all, and says nothing, or not all.
+    let silent = backend(move |mut stream| {
+        let mut piece = [0; 512];
+        while let len @ 1.. = stream.read(&mut piece)? {
+            if piece.starts_with(b"GET /begun") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n1")?;
+            }
+            counter.fetch_add(len, Ordering::SeqCst);
+        }
+        Ok(())
+    });
+    for (mode, sent, logged) in [
+        ("tcp", "12345", "in=5 out=0 "),
+        ("http", "GET /lean HTTP/1.1\r\nHost: x\r\n\r\n", "\"GET /lean\"\n"),
+        ("http", "GET /begun HTTP/1.1\r\nHost: x\r\n\r\n", " broken \"GET /begun\"\n"),
+        ("http", "GET /odd HTTP/1.0\r\nHost: x\r\n\r\n", "\"GET /odd\"\n"),
+    ] {
+        let log = temp_path("access.log");
+        let top = format!("access_log = {:?}\ntimeouts = {{ drain = \"100ms\" }}", log.to_str().unwrap());
+        let mut proxy = Proxy::start(mode, &[silent], &top, "");
+        let mut stream = proxy.connect();
+        stream.write_all(sent.as_bytes()).unwrap();
+        eventually("the server has it", || got.swap(0, Ordering::SeqCst) > 0);
+        if sent.contains("begun") {
+            stream.read_exact(&mut [0; 1]).unwrap();
+        }
+        proxy.terminate();
+        assert!(proxy.program.wait().success());
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert!(text.lines().count() == 1 && text.contains(logged), "{mode}: {text}");
+        std::fs::remove_file(&log).unwrap();
+    }
 }

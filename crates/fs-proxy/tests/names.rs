@@ -69,9 +69,44 @@ fn names_are_looked_up_again() {
     std::fs::remove_file(resolv_conf).unwrap();
 }
 
-/// A record of the DNS: its name, type, time to live and data.
+/// A server with several hosts answers only those that it has.
+#[test]
+fn health_checks_name_the_host_of_their_server() {
+    let [seen, others] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let (counter, other) = (seen.clone(), others.clone());
+    let server = http_backend(move |request| {
+        match request.header("host").unwrap_or_default() {
+            "other.test" => &other,
+            host if host.starts_with("web.test:") => &counter,
+            _ => return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        }
+        .fetch_add(1, Ordering::SeqCst);
+        ok("")
+    });
+    let check = "health_check = { interval = \"20ms\", timeout = \"30s\", path = \"/\", fall = 1 }\n";
+    let config = write_config(&format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nmode = \"http\"\nupstream = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = [\"web.test:{}\"]\n{check}\
+         [[upstream]]\nname = \"v\"\nservers = [\"{server}\"]\nrequest_headers = {{ set = {{ Host = \"other.test\" }} }}\n{check}",
+        server.port()
+    ));
+    let hosts = temp_path("hosts");
+    std::fs::write(&hosts, "127.0.0.1 web.test\n").unwrap();
+    let Some((resolv_conf, _)) = name_server(84, Arc::default()) else { return };
+    let Some(proxy) = start(&config, &hosts, &resolv_conf) else { return };
+    let is_seen = || [&seen, &others].iter().all(|count| count.load(Ordering::SeqCst) > 2);
+    eventually("both are checked", || is_seen() || proxy.program.log().contains("unhealthy"));
+    assert!(!proxy.program.log().contains("unhealthy"), "{}", proxy.program.log());
+    for file in [hosts, resolv_conf] {
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+/// A record of the DNS: its name, type, time to live and data. The name server cannot answer (SERVFAIL) if there
+/// is none.
 type Record = (&'static str, u16, u32, Vec<u8>);
 const A: u16 = 1;
+const AAAA: u16 = 28;
 const SRV: u16 = 33;
 
 fn wire(name: &str) -> Vec<u8> {
@@ -101,7 +136,10 @@ fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<(PathBuf, A
             let records = records.lock().unwrap();
             let found: Vec<&Record> =
                 records.iter().filter(|record| record.1 == kind && wire(record.0).eq_ignore_ascii_case(name)).collect();
-            let mut answer = [&query[..2], &[0x81, 0x80, 0, 1, 0, found.len() as u8, 0, 0, 0, 0]].concat();
+            let fails = found.iter().any(|record| record.3.is_empty());
+            let found = if fails { Vec::new() } else { found };
+            let flags = if fails { 0x82 } else { 0x80 };
+            let mut answer = [&query[..2], &[0x81, flags, 0, 1, 0, found.len() as u8, 0, 0, 0, 0]].concat();
             answer.extend_from_slice(&query[12..end + 5]);
             for (_, kind, ttl, data) in found {
                 // The name of the question.
@@ -198,6 +236,28 @@ fn lookups_that_fail_change_only_their_upstream() {
     eventually("the name has its new address", || served(&proxy, 4).keys().eq(["second"]));
 }
 
+/// Half of an answer does not remove the other half's servers.
+#[cfg(feature = "dns")]
+#[test]
+fn lookup_of_one_family_that_fails_keeps_its_addresses() {
+    let first = at("127.0.0.1", 0, "first");
+    at("127.0.0.2", first.port(), "second");
+    let loopback = std::net::Ipv6Addr::LOCALHOST.octets().to_vec();
+    let both = [("both.test", A, 1, vec![127, 0, 0, 1]), ("both.test", AAAA, 1, loopback)];
+    // Old balancers never answer one of the queries.
+    let half = |last| [("half.test", A, 1, vec![127, 0, 0, last]), ("half.test", AAAA, 1, Vec::new())];
+    let records = Arc::new(Mutex::new([both, half(1)].concat()));
+    let Some((resolv_conf, _)) = name_server(83, records.clone()) else { return };
+    let [both, others] = ["both", "half"].map(|name| format!("\"{name}.test:{}\"", first.port()));
+    let Some(proxy) = start_with(&both, &others, &resolv_conf) else { return };
+    assert!(served(&proxy, 4).keys().eq(["first"]));
+    let [failing, ipv6] = [("both.test", A, 1, Vec::new()), records.lock().unwrap()[1].clone()];
+    *records.lock().unwrap() = [[failing, ipv6], half(2)].concat();
+    proxy.program.says("the previous addresses stay in use");
+    eventually("the other name is followed", || body_of(&proxy.get("/2")) == "second");
+    assert!(served(&proxy, 4).keys().eq(["first"]));
+}
+
 #[cfg(feature = "dns")]
 #[test]
 fn services_have_weights_and_priorities() {
@@ -219,8 +279,12 @@ fn services_have_weights_and_priorities() {
         // Its weight is nothing to the others.
         record(30, 60000, spare, "spare.test"),
     ];
-    let records = Arc::new(Mutex::new([&services[..], &hosts].concat()));
+    // Targets are whole names: domains to search do not count, although these have more dots than the targets.
+    let wrong = [("heavy.test.wild.test", A, 1, vec![127, 0, 0, 9])];
+    let records = Arc::new(Mutex::new([&services[..], &hosts, &wrong].concat()));
     let Some((resolv_conf, _)) = name_server(79, records.clone()) else { return };
+    let mut file = std::fs::OpenOptions::new().append(true).open(&resolv_conf).unwrap();
+    file.write_all(b"search wild.test\noptions ndots:5\n").unwrap();
     let Some(proxy) = start_with("\"_http._tcp.web.test\"", UNUSED, &resolv_conf) else { return };
     let used = served(&proxy, 40);
     assert!(used.into_iter().eq([("heavy".to_owned(), 30), ("light".to_owned(), 10)]));

@@ -258,6 +258,34 @@ fn health_checks_and_pools_of_the_old_configuration_end() {
     });
 }
 
+/// Neither a check in progress nor the number of bad checks starts again.
+#[test]
+fn reloads_do_not_hide_servers_that_are_down() {
+    let silent = backend(|mut stream| std::io::copy(&mut stream, &mut std::io::sink()).map(drop));
+    let refusing = nobody();
+    let sick = |name: &str, server: SocketAddr, check: &str| {
+        format!("[[upstream]]\nname = \"{name}\"\nservers = [\"{server}\"]\nhealth_check = {{ {check} }}\n")
+    };
+    let text = [
+        "metrics = \"127.0.0.1:0\"\n",
+        &config("http", named("well"), ""),
+        &sick("silent", silent, "interval = \"20ms\", timeout = \"1s\", fall = 2, path = \"/\""),
+        &sick("refusing", refusing, "interval = \"200ms\", fall = 5"),
+    ]
+    .concat();
+    let proxy = start(&text);
+    eventually("both are found", || {
+        // Neither has so many bad checks, nor one that ends, in this time.
+        std::thread::sleep(Duration::from_millis(300));
+        reload(&proxy, &text);
+        let metrics = proxy.metrics();
+        let is_down = |name: &str, server: SocketAddr| {
+            metrics.contains(&format!("fs_proxy_server_healthy{{upstream=\"{name}\",server=\"{server}\"}} 0"))
+        };
+        is_down("silent", silent) && is_down("refusing", refusing)
+    });
+}
+
 #[test]
 fn counters_and_health_continue_and_the_log_is_reopened() {
     let (first, moved) = (temp_path("access.log"), temp_path("access.log.1"));

@@ -231,15 +231,15 @@ fn proxy_in_front_says_who_its_client_is() {
     let v1 = b"PROXY TCP4 192.0.2.7 10.0.0.1 5000 80\r\n";
     for end in ENDS {
         let request = format!("GET / {end}Host: x\r\nX-Forwarded-Proto: https\r\n\r\n");
-        for (header, client) in [
-            (&v1[..], "192.0.2.7".to_owned()),
-            (V2, "192.0.2.7".to_owned()),
-            (b"PROXY UNKNOWN\r\n", own_ip().to_string()),
+        // Only the proxy itself may send the header: it may not see the bytes of its clients.
+        for (header, client, proto) in [
+            (&v1[..], "192.0.2.7".to_owned(), "http"),
+            (V2, "192.0.2.7".to_owned(), "http"),
+            (b"PROXY UNKNOWN\r\n", own_ip().to_string(), "https"),
         ] {
             let seen = proxy.ask_bytes(&[header, request.as_bytes()].concat()).to_lowercase();
             assert!(seen.contains(&format!("x-forwarded-for: {client}\r\n")), "{end} {seen}");
-            // The peer is trusted, for any client.
-            assert!(seen.contains("x-forwarded-proto: https\r\n"), "{seen}");
+            assert!(seen.contains(&format!("x-forwarded-proto: {proto}\r\n")), "{seen}");
         }
         for wrong in [&b""[..], b"PROXY TCP4 x\r\n", b"PROXY TCP4 1.2.3.4 "] {
             let mut stream = proxy.connect();
@@ -339,5 +339,30 @@ fn bytes_that_are_no_client_hello_reach_the_default_server() {
         stream.read_to_end(&mut back).unwrap();
         sending.join().unwrap();
         assert!(back == bytes, "{} bytes of {}", back.len(), bytes.len());
+    }
+}
+
+/// A check that only connects is no connection that failed. A client that ends within its hello is one.
+#[test]
+fn client_that_sends_nothing_has_not_failed() {
+    let routes = "upstream = \"u\"\n[[listener.route]]\nhosts = [\"a.example\"]\nupstream = \"u\"\n";
+    let text = format!("metrics = \"{}:0\"\n{}", proxy_ip(), listener("tcp", routes));
+    let proxy = start(&(text + &upstreams(&[("u", nobody())])));
+    let metric = |name: &str| {
+        let metrics = proxy.metrics();
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).expect("a metric");
+        line.split_once("} ").expect("a value").1.parse::<u64>().unwrap()
+    };
+    for (bytes, is_reset, failed) in [(&b""[..], false, 0), (b"", true, 0), (b"\x16\x03\x01", false, 1)] {
+        let before = metric("fs_proxy_connections_total");
+        let mut stream = proxy.connect();
+        eventually("it is accepted", || metric("fs_proxy_connections_total") > before);
+        stream.write_all(bytes).unwrap();
+        if is_reset {
+            rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).unwrap();
+        }
+        drop(stream);
+        eventually("it is closed", || metric("fs_proxy_connections_open") == 0);
+        assert_eq!(metric("fs_proxy_connections_failed_total"), failed, "{bytes:?} {is_reset}");
     }
 }

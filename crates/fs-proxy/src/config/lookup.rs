@@ -13,10 +13,13 @@ pub(super) struct Found<T> {
     pub(super) what: Vec<T>,
     /// The time to live of the records. `None`: they have none.
     pub(super) valid_for: Option<Duration>,
+    /// The error of the look-up of the other addresses, if only those of IPv4 or of IPv6 were found.
+    pub(super) failed: Option<String>,
 }
 
 /// A server of a service.
 pub(super) struct Service {
+    /// A whole name, which ends with a dot.
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) weight: u16,
@@ -29,12 +32,31 @@ pub(super) struct Service {
 /// If there are none, or no name server answers.
 pub(super) fn addresses(name: &str) -> Result<Found<IpAddr>, String> {
     // As in the C library, names in the file are not looked up in the DNS.
-    if let Some(addresses) = in_hosts_file(name) {
-        return Ok(Found { what: addresses, valid_for: None });
+    if let Some(addresses) = in_hosts_file(name.trim_end_matches('.')) {
+        return Ok(Found { what: addresses, valid_for: None, failed: None });
     }
     run(async {
-        let found = resolver()?.lookup_ip(name).await.map_err(|error| error.to_string())?;
-        Ok(Found { what: found.iter().collect(), valid_for: until(found.valid_until()) })
+        let resolver = resolver()?;
+        let found = resolver.lookup_ip(name).await.map_err(|error| error.to_string())?;
+        let (mut what, mut end) = (found.iter().collect::<Vec<IpAddr>>(), found.valid_until());
+        let other = match (what.iter().any(IpAddr::is_ipv4), what.iter().any(IpAddr::is_ipv6)) {
+            (true, true) => return Ok(Found { what, valid_for: until(end), failed: None }),
+            (true, false) => RecordType::AAAA,
+            (false, _) => RecordType::A,
+        };
+        // The resolver does not say whether the other query found nothing, or failed.
+        let mut name = found.query().name().clone();
+        name.set_fqdn(true);
+        let failed = match resolver.lookup(name, other).await {
+            Ok(found) => {
+                what.extend(found.answers().iter().filter_map(|record| record.data.ip_addr()));
+                end = end.min(found.valid_until());
+                None
+            }
+            Err(error) if error.is_no_records_found() => None,
+            Err(error) => Some(error.to_string()),
+        };
+        Ok(Found { what, valid_for: until(end), failed })
     })
 }
 
@@ -49,7 +71,7 @@ pub(super) fn services(name: &str) -> Result<Found<Service>, String> {
             // RFC 2782: a service that is decidedly not there.
             RData::SRV(record) if record.target.is_root() => None,
             RData::SRV(record) => Some(Service {
-                host: record.target.to_utf8().trim_end_matches('.').to_owned(),
+                host: record.target.to_utf8(),
                 port: record.port,
                 weight: record.weight,
                 priority: record.priority,
@@ -59,7 +81,7 @@ pub(super) fn services(name: &str) -> Result<Found<Service>, String> {
         let what: Vec<Service> = found.answers().iter().filter_map(|record| service(&record.data)).collect();
         match what.is_empty() {
             true => Err("no such service".into()),
-            false => Ok(Found { what, valid_for: until(found.valid_until()) }),
+            false => Ok(Found { what, valid_for: until(found.valid_until()), failed: None }),
         }
     })
 }

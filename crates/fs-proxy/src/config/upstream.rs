@@ -198,10 +198,11 @@ impl UpstreamConfig {
     /// Looks up the names of servers. Each address of a name is a server.
     ///
     /// # Errors
-    /// If a name has no address. Then it has no servers, and is looked up again soon.
-    pub(super) fn look_up(&mut self) -> Result<(), String> {
+    /// If a name has no address, or no answer about addresses like those of `known` servers. Then it has no
+    /// servers, and is looked up again soon.
+    pub(super) fn look_up(&mut self, known: &[ServerConfig]) -> Result<(), String> {
         let mut servers = Vec::new();
-        let mut lookups = Lookups::default();
+        let mut lookups = Lookups { known, valid_for: None };
         for WrittenServer(ServerTable { address, weight, backup, max_connections }) in self.written.get_ref() {
             let (weight, backup, max_connections) = (*weight, *backup, *max_connections);
             let server = |addr, name| ServerConfig { addr, name, weight, backup, max_connections };
@@ -251,13 +252,14 @@ impl UpstreamConfig {
 }
 
 /// Lookups of an upstream's names.
-#[derive(Default)]
-struct Lookups {
+struct Lookups<'a> {
+    /// The servers that were found before.
+    known: &'a [ServerConfig],
     /// The shortest time to live.
     valid_for: Option<Duration>,
 }
 
-impl Lookups {
+impl Lookups<'_> {
     /// Remembers a time to live.
     fn keep<T>(&mut self, found: lookup::Found<T>) -> Vec<T> {
         self.valid_for = self.valid_for.into_iter().chain(found.valid_for).min();
@@ -267,6 +269,14 @@ impl Lookups {
     /// Returns a name's addresses, in their order: name servers answer in any.
     fn addresses(&mut self, name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         let found = lookup::addresses(name).map_err(|error| format!("`{name}` has no address: {error}"))?;
+        if let Some(error) = &found.failed {
+            let is_found = |addr: SocketAddr| found.what.iter().any(|ip| ip.is_ipv4() == addr.is_ipv4());
+            let is_same = |known: &str| known.trim_end_matches('.') == name.trim_end_matches('.');
+            let mut known = self.known.iter().filter(|server| server.name.as_deref().is_some_and(is_same));
+            if known.any(|server| !is_found(server.addr)) {
+                return Err(format!("`{name}` has not all its addresses: {error}"));
+            }
+        }
         let mut found: Vec<SocketAddr> = self.keep(found).into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
         found.sort_unstable();
         found.dedup();
@@ -291,7 +301,7 @@ impl Lookups {
         for services in services.chunk_by(|one, other| one.priority == other.priority) {
             let heaviest = services.iter().map(|service| u32::from(service.weight)).max().unwrap_or(0).max(WEIGHT_MAX);
             for Service { host, port, weight, priority } in services {
-                let name: Arc<str> = host.as_str().into();
+                let name: Arc<str> = host.trim_end_matches('.').into();
                 for addr in self.addresses(host, *port)? {
                     let mut server = server(addr, Some(name.clone()));
                     if server.weight > 0 {

@@ -47,6 +47,7 @@ pub(super) struct Record {
     pub(super) server: Option<(SocketAddr, ServerIndex)>,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
+    /// The response has begun, and is incomplete.
     pub(super) is_broken: bool,
 }
 
@@ -55,7 +56,9 @@ impl Record {
         Self { status: CLIENT_GONE, server: None, bytes_in: content, bytes_out: 0, is_broken: false }
     }
 
+    /// Records the start of a response.
     pub(super) fn answered(&mut self, status: u16, server: &Server) {
+        self.is_broken = true;
         (self.status, self.server) = (status, Some((server.addr, server.index())));
     }
 
@@ -88,13 +91,12 @@ pub(super) struct Client<'a> {
 impl<'a> Client<'a> {
     pub(super) fn new(site: &'a Rc<Site>, connection: &'a Rc<Connection>, from: From, stream: Stream) -> Self {
         let kept = || Kept::new(&site.lean.buffers);
-        let is_trusted = site.listeners[from.listener].trusts(from.neighbour);
         Self {
             site,
             connection,
             from,
             stream,
-            added: Added::new(from.peer.ip(), from.is_tls, is_trusted),
+            added: Added::new(from.peer.ip(), from.is_tls, from.is_proxy),
             held: kept(),
             seen: 0,
             has_ended: false,

@@ -6,6 +6,7 @@ use super::client::{Asked, Client, Record};
 use super::exchange::{Exchange, Failure};
 use super::head;
 use super::waiting::Next;
+use crate::clients::Busy;
 use crate::log_entry::{Entry, LOGGED_FIELDS, Request, What};
 use crate::refusal::{Redirect, Refusal, Reply};
 use crate::routes::{self, Destination, Facts, Fields};
@@ -24,6 +25,33 @@ enum Then {
     Close,
     /// The client may still be sending.
     Linger,
+}
+
+/// A request in progress, counted and logged when it is dropped: a stop drops requests.
+struct Noted<'a, 'b> {
+    client: &'a mut Client<'b>,
+    asked: Asked,
+    record: Record,
+    busy: Option<Busy>,
+}
+
+impl<'a, 'b> Noted<'a, 'b> {
+    fn new(client: &'a mut Client<'b>, asked: Asked) -> Self {
+        let (record, busy) = (Record::new(asked.content), Some(client.connection.busy()));
+        Self { client, asked, record, busy }
+    }
+}
+
+impl Drop for Noted<'_, '_> {
+    fn drop(&mut self) {
+        let Self { client, asked, record, busy } = self;
+        drop(busy.take());
+        client.note(asked, record);
+        for kept in [&mut client.up, &mut client.answer] {
+            kept.clear();
+        }
+        client.core().buffers.give(std::mem::take(&mut asked.head));
+    }
 }
 
 impl Client<'_> {
@@ -58,7 +86,6 @@ impl Client<'_> {
 
     /// Responds to bytes that are no request that could be forwarded.
     async fn refuse_unread(&mut self, refusal: Refusal) -> Then {
-        let busy = self.connection.busy();
         self.site.listener_stats(self.from.listener).failed.add(1);
         let asked = Asked {
             head: Vec::new(),
@@ -70,24 +97,13 @@ impl Client<'_> {
             may_repeat: false,
             started: Instant::now(),
         };
-        let mut record = Record::new(0);
-        let then = self.refuse(&asked, &mut record, refusal).await;
-        drop(busy);
-        self.note(&asked, &record);
-        then
+        let mut noted = Noted::new(self, asked);
+        noted.client.refuse(&noted.asked, &mut noted.record, refusal).await
     }
 
-    async fn answer(&mut self, mut asked: Asked) -> Then {
-        let busy = self.connection.busy();
-        let mut record = Record::new(asked.content);
-        let then = self.ask(&mut asked, &mut record).await;
-        drop(busy);
-        self.note(&asked, &record);
-        for kept in [&mut self.up, &mut self.answer] {
-            kept.clear();
-        }
-        self.core().buffers.give(asked.head);
-        then
+    async fn answer(&mut self, asked: Asked) -> Then {
+        let mut noted = Noted::new(self, asked);
+        noted.client.ask(&mut noted.asked, &mut noted.record).await
     }
 
     /// Tries servers until one responds, or no more may be tried.
@@ -129,7 +145,7 @@ impl Client<'_> {
                         Pick::Busy => match Box::pin(self.wait_for_server(upstream, &tried, key)).await {
                             Ok(used) => used,
                             Err(Some(busy)) => return self.refuse(asked, record, busy).await,
-                            Err(None) => return self.gone(record),
+                            Err(None) => return self.gone(),
                         },
                         Pick::Nobody => {
                             if tried.is_empty() {
@@ -168,6 +184,7 @@ impl Client<'_> {
             let Exchange { reuse, close, .. } = exchange;
             let failure = match result {
                 Ok(()) => {
+                    record.is_broken = false;
                     used.server().answered();
                     if is_reused {
                         used.server().stats().reused.add(1);
@@ -225,9 +242,8 @@ impl Client<'_> {
     }
 
     /// The client has reset its connection, or does not read.
-    fn gone(&self, record: &mut Record) -> Then {
+    fn gone(&self) -> Then {
         self.site.listener_stats(self.from.listener).failed.add(1);
-        record.is_broken = record.has_answer();
         Then::Close
     }
 
@@ -273,12 +289,11 @@ impl Client<'_> {
                 used.complain(&"answer broken off");
                 Refusal::BROKE_OFF
             }
-            Failure::Client => return self.gone(record),
+            Failure::Client => return self.gone(),
         };
         if record.has_answer() {
             // A part of another response was sent, so only the end of the connection can signal the
             // error.
-            record.is_broken = true;
             let _ = poll_fn(|cx| self.poll_sent(cx)).await;
             return Then::Close;
         }

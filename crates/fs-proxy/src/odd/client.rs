@@ -11,7 +11,7 @@ use fs_stacks::Stream;
 use hyper::client::conn::http1::Parts;
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio::sync::oneshot;
 
@@ -20,8 +20,8 @@ pub(crate) struct Client {
     pub(crate) site: Rc<Site>,
     pub(crate) listener: usize,
     pub(crate) peer: SocketAddr,
-    /// The other end of the connection: the client, or a proxy in front.
-    pub(crate) neighbour: IpAddr,
+    /// See [`crate::socket::From`].
+    pub(crate) is_proxy: bool,
     /// True if the connection uses TLS, whatever the current configuration requires of new ones.
     pub(crate) is_tls: bool,
     /// The socket of its connection, in any configuration.
@@ -33,8 +33,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(super) fn origin(&self) -> headers::Origin {
-        let is_trusted = self.site.listeners[self.listener].trusts(self.neighbour);
-        headers::Origin { peer: self.peer, is_tls: self.is_tls, is_trusted }
+        headers::Origin { peer: self.peer, is_tls: self.is_tls, is_trusted: self.is_proxy }
     }
 
     pub(super) fn about(&self) -> About {
@@ -49,12 +48,12 @@ impl Client {
         if !now.may_serve_clients_of(earlier, self.is_tls) {
             return self.clone();
         }
-        let Self { site: _, listener: _, peer, neighbour, is_tls, socket, connection, tunnel } = &**self;
+        let Self { site: _, listener: _, peer, is_proxy, is_tls, socket, connection, tunnel } = &**self;
         Rc::new(Self {
             site,
             listener: number,
             peer: *peer,
-            neighbour: *neighbour,
+            is_proxy: *is_proxy,
             is_tls: *is_tls,
             socket: socket.clone(),
             connection: connection.clone(),

@@ -9,6 +9,7 @@ use crate::site::Site;
 use crate::stats::{Answer, ServerIndex};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -24,8 +25,9 @@ pub(crate) struct Exchange {
     busy: Option<Busy>,
     /// A place for its connection to a server, if the client has other requests at the same time.
     pub(crate) place: Option<Place>,
-    /// The bytes in both directions, once it is a tunnel.
-    tunnel: Option<Moved>,
+    is_tunnel: bool,
+    /// The bytes of a tunnel in both directions.
+    pub(super) moved: Cell<Moved>,
     method: Method,
     target: Uri,
     version: Version,
@@ -50,7 +52,8 @@ impl Exchange {
             peer,
             busy: Some(busy),
             place: None,
-            tunnel: None,
+            is_tunnel: false,
+            moved: Cell::default(),
             method,
             target,
             version,
@@ -80,10 +83,11 @@ impl Exchange {
         }
     }
 
-    /// Records a 101 response. It is counted now, and logged when the tunnel ends.
+    /// Records a 101 response. It is counted now, and logged when the tunnel ends: incomplete, unless
+    /// `broken` says otherwise by then.
     pub(crate) fn becomes_tunnel(&mut self) {
         self.busy = None;
-        self.tunnel = Some(Moved::default());
+        (self.is_tunnel, self.broken) = (true, true);
         self.count();
     }
 
@@ -91,19 +95,16 @@ impl Exchange {
         let answer = Answer::new(self.status, self.started.elapsed());
         self.site.count_answer(self.listener, self.server.map(|(_, index)| index), answer);
     }
-
-    pub(crate) fn tunnel_ended(&mut self, moved: Moved, broken: bool) {
-        (self.tunnel, self.broken) = (Some(moved), broken);
-    }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
         let took = self.started.elapsed();
-        let (bytes_in, bytes_out) = match self.tunnel {
+        let Moved { from_client, to_client } = self.moved.get();
+        let (bytes_in, bytes_out) = match self.is_tunnel {
             // The rest was counted when it became a tunnel.
-            Some(Moved { from_client, to_client }) => (from_client, to_client),
-            None => {
+            true => (from_client, to_client),
+            false => {
                 let bytes_in = self.progress.as_ref().map_or(0, |progress| progress.bytes.get());
                 self.count();
                 let stats = self.site.listener_stats(self.listener);

@@ -49,12 +49,12 @@ const LINGER: Duration = Duration::from_secs(5);
 pub(crate) async fn serve(
     site: Rc<Site>,
     socket: Rc<Socket>,
-    From { listener, peer, neighbour, is_tls }: From,
+    From { listener, peer, is_proxy, is_tls }: From,
     stream: Stream,
     connection: &Rc<Connection>,
 ) {
     let (connection, tunnel) = (connection.clone(), Rc::default());
-    let client = Rc::new(Client { site, socket, listener, peer, neighbour, is_tls, connection, tunnel });
+    let client = Rc::new(Client { site, socket, listener, peer, is_proxy, is_tls, connection, tunnel });
     let timeouts = &client.site.config.timeouts;
     client.connection.made_progress();
     let moved = Rc::new(Cell::new(Instant::now()));

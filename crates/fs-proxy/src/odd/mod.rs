@@ -38,13 +38,13 @@ use std::rc::Rc;
 pub(crate) async fn serve(
     site: Rc<Site>,
     socket: Rc<Socket>,
-    From { listener, peer, neighbour, is_tls }: From,
+    From { listener, peer, is_proxy, is_tls }: From,
     stream: Stream,
     prefix: Bytes,
     connection: &Rc<Connection>,
 ) -> Option<Stream> {
     let (connection, tunnel) = (connection.clone(), Rc::default());
-    let client = Rc::new(Client { site: site.clone(), socket, listener, peer, neighbour, is_tls, connection, tunnel });
+    let client = Rc::new(Client { site: site.clone(), socket, listener, peer, is_proxy, is_tls, connection, tunnel });
     // A connection that must close for another client is idle, and is treated as at a stop.
     let stop = async {
         tokio::select! {

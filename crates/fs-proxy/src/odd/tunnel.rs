@@ -12,36 +12,33 @@ use tokio::time::timeout;
 pub(crate) async fn run(client: &Client, stream: Stream, early: Bytes) {
     let site = &client.site;
     let stats = site.listener_stats(client.listener);
-    let mut exchange = client.tunnel.exchange.take();
-    let parts = match client.tunnel.server.take() {
-        Some(parts) => timeout(site.config.timeouts.connect, parts).await,
-        None => return tracing::error!("{}: upgraded without a server", client.peer),
+    let (Some((mut exchange, _used)), Some(parts)) = (client.tunnel.exchange.take(), client.tunnel.server.take())
+    else {
+        return tracing::error!("{}: upgraded without a server", client.peer);
     };
-    let Ok(Ok((server, parts))) = parts else {
+    let Ok(Ok((server, parts))) = timeout(site.config.timeouts.connect, parts).await else {
         stats.failed.add(1);
         return tracing::warn!("{}: the server is gone after its 101", client.peer);
     };
     client.connection.relays_to(server);
+    // Bytes of the tunnel that hyper had read already.
+    let before = Moved { from_client: early.len() as u64, to_client: parts.read_buf.len() as u64 };
+    stats.bytes_in.add(before.from_client);
+    stats.bytes_out.add(before.to_client);
     let shared = Shared {
         connection: &client.connection,
         scratch: &site.scratch,
         idle: site.config.timeouts.idle,
         bytes_in: &stats.bytes_in,
         bytes_out: &stats.bytes_out,
+        before,
+        moved: &exchange.moved,
         splice: site.listeners[client.listener].candidate(stats, client.peer),
     };
-    // Bytes of the tunnel that hyper had read already.
-    let (first_in, first_out) = (early.len() as u64, parts.read_buf.len() as u64);
-    stats.bytes_in.add(first_in);
-    stats.bytes_out.add(first_out);
     let server = End { stream: parts.io.into_inner(), first: early.to_vec() };
     let to_client = End { stream, first: parts.read_buf.to_vec() };
-    let (moved, result) = Box::pin(spliced::relay(to_client, server, shared)).await;
-    if let Some((exchange, _)) = &mut exchange {
-        let Moved { from_client, to_client } = moved;
-        let moved = Moved { from_client: from_client + first_in, to_client: to_client + first_out };
-        exchange.tunnel_ended(moved, result.is_err());
-    }
+    let result = Box::pin(spliced::relay(to_client, server, shared)).await;
+    exchange.broken = result.is_err();
     if let Err(error) = result {
         stats.failed.add(1);
         tracing::debug!("{}: tunnel: {error}", client.peer);

@@ -78,10 +78,15 @@ fn least_connections_counts_those_of_the_configuration_before() {
 
 #[test]
 fn unreachable_server_comes_last() {
-    let (upstream, _) = upstream("round_robin");
-    upstream.servers[0].set_aside.set(Some(Instant::now() + SET_ASIDE));
+    let (upstream, before) = upstream("round_robin");
+    upstream.servers[0].failed();
     assert_eq!(used(&upstream, &[], None).unwrap().index, 1);
     assert_eq!(used(&upstream, &[1, 2], None).unwrap().index, 0);
+    // After a reload too.
+    let (upstream, _) = upstream_after("servers = ['10.0.0.1:1', '10.0.0.2:1']", Some(&before));
+    assert_eq!(used(&upstream, &[], None).unwrap().index, 1);
+    upstream.servers[0].answered();
+    assert_eq!(picks(&upstream, 2), [1, 1]);
 }
 
 const WEIGHTED: &str = "servers = [{ address = '10.0.0.1:1', weight = 5 }, '10.0.0.2:1', { address = '10.0.0.3:1', \
