@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -44,8 +44,8 @@ const RESUME_WAIT: Duration = Duration::from_secs(60);
 /// Maximum memory of a program, which is locked in RAM: 64 cores with the usual frames.
 const MEMORY_MAX: u64 = 2 << 30;
 
-/// Returns whether a process may have the packets for an address.
-pub type Permit = Box<dyn Fn(&Process, SocketAddr) -> bool + Send>;
+/// Returns whether the process of this connection may have the packets for an address.
+pub type Permit = Box<dyn Fn(&Process, BorrowedFd<'_>, SocketAddr) -> bool + Send>;
 
 /// Messages of other threads to the broker.
 #[derive(Debug)]
@@ -375,7 +375,7 @@ impl Server {
                 self.attach(id, process, &name, Wanted { queues, memory, config, rings, segments })
             }
             (Request::Bind { protocol, at, v6_only }, Some(_)) => {
-                self.may_bind(process, at)?;
+                self.may_bind(client, at)?;
                 let socket = fs_rt::broker::ports::reserve(protocol, at, v6_only);
                 let socket = socket.map_err(|error| refused(error.raw_os_error().unwrap_or(libc::EIO)))?;
                 Ok((Answer::Done, vec![socket]))
@@ -466,7 +466,7 @@ impl Server {
             let proof = Proof::of(socket.as_fd(), self.cookie).map_err(|error| {
                 (libc::EACCES, format!("the socket proves no port of the device's namespace: {error}"))
             })?;
-            self.may_have(process, proof.at)?;
+            self.may_have(self.clients.get(&id).ok_or_else(|| refused(libc::EINVAL))?, proof.at)?;
             let client = self.clients.get_mut(&id).ok_or_else(|| refused(libc::EINVAL))?;
             let Client { proofs, former, .. } = client;
             // A socket that was accepted once stays: it may keep the port better than another one.
@@ -498,21 +498,21 @@ impl Server {
     }
 
     /// Decides like bind(2) for a process without capabilities.
-    fn may_bind(&self, process: Process, at: SocketAddr) -> Result<(), (i32, String)> {
+    fn may_bind(&self, client: &Client, at: SocketAddr) -> Result<(), (i32, String)> {
         let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
         let first = first.ok().and_then(|first| first.trim().parse().ok()).unwrap_or(1024_u16);
-        if at.port() != 0 && at.port() < first && process.uid != 0 {
+        if at.port() != 0 && at.port() < first && client.process.uid != 0 {
             return Err(refused(libc::EACCES));
         }
-        self.may_have(process, at)
+        self.may_have(client, at)
     }
 
     /// Decides by the configuration's policies.
-    fn may_have(&self, process: Process, at: SocketAddr) -> Result<(), (i32, String)> {
-        if (self.permit)(&process, at) {
+    fn may_have(&self, client: &Client, at: SocketAddr) -> Result<(), (i32, String)> {
+        if (self.permit)(&client.process, client.socket.as_fd(), at) {
             return Ok(());
         }
-        Err((libc::EACCES, format!("a rule denies port {} to user {}", at.port(), process.uid)))
+        Err((libc::EACCES, format!("a rule denies port {} to user {}", at.port(), client.process.uid)))
     }
 
     fn drop_client(&mut self, id: u64) {

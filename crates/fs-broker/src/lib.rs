@@ -22,3 +22,4 @@ pub use broker::{Broker, Intake, Permit};
 pub use error::Error;
 pub use programs::Counters;
 pub use shared::{PINS, Row, check, list, purge};
+pub use sys::peer_runs;

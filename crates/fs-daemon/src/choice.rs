@@ -1,6 +1,7 @@
 //! Decides whether a process may have a ring for a connection.
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 
 use fs_pairs::listing::Process;
 
@@ -15,9 +16,12 @@ pub(crate) fn permits(policies: &Policies, process: &Process, local: SocketAddr,
 }
 
 /// Returns true if the policies allow a program to receive the packets for an address of a shared
-/// device. Policies that name a program do not apply: it can change its name.
-pub(crate) fn permits_lease(policies: &Policies, process: &Process, at: SocketAddr) -> bool {
+/// device. Policies that name a program do not apply: it can change its name. `control` is the
+/// program's connection. The program can wait until another process has its number.
+pub(crate) fn permits_lease(policies: &Policies, process: &Process, control: BorrowedFd<'_>, at: SocketAddr) -> bool {
+    // In this order: its number is its own as long as it runs.
     let cgroup = policies.name_cgroups().then(|| cgroup(process.pid)).flatten();
+    let cgroup = cgroup.filter(|_| fs_broker::peer_runs(control));
     let subject = Subject { program: None, uid: process.uid, cgroup: cgroup.as_deref() };
     policies.permit(&subject, Call::Bind, at)
 }
@@ -32,6 +36,9 @@ fn cgroup(pid: u32) -> Option<String> {
 mod tests {
     use super::*;
     use crate::policy::{Policy, PortRange};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::Command;
 
     #[test]
     fn policies_leave_connections_to_the_kernel() {
@@ -67,10 +74,43 @@ mod tests {
         let named = |ring| Policy { ring, program: Some("web".to_owned()), ..Policy::default() };
         let others = Policy { user: Some(7), ..Policy::default() };
         let at = SocketAddr::from(([0, 0, 0, 0], 8080));
-        let policies = Policies(vec![named(true), others]);
-        assert!(!permits_lease(&policies, &Process::new(0, 7, b"web"), at), "the name that a policy allows");
-        assert!(permits_lease(&policies, &Process::new(0, 8, b"web"), at));
-        let policies = Policies(vec![named(false)]);
-        assert!(permits_lease(&policies, &Process::new(0, 7, b"web"), at));
+        let (control, _program) = UnixStream::pair().unwrap();
+        let permits =
+            |policies, uid| permits_lease(&Policies(policies), &Process::new(0, uid, b"web"), control.as_fd(), at);
+        assert!(!permits(vec![named(true), others.clone()], 7), "the name that a policy allows");
+        assert!(permits(vec![named(true), others], 8));
+        assert!(permits(vec![named(false)], 7));
+    }
+
+    /// A connection outlives the process that has made it, whose number another process may get.
+    #[test]
+    fn cgroup_of_another_process_with_the_same_number_decides_nothing_about_leases() {
+        const CONTROL: &str = "FS_DAEMON_TEST_CONTROL";
+        if let Some(control) = std::env::var_os(CONTROL) {
+            UnixStream::connect(control).unwrap();
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("fastsock-daemon-number-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut ended = Command::new(std::env::current_exe().unwrap());
+        ended.args(["--exact", std::thread::current().name().unwrap()]).env(CONTROL, &path);
+        assert!(ended.status().unwrap().success());
+        let (of_ended, _) = listener.accept().unwrap();
+        let _runs = UnixStream::connect(&path).unwrap();
+        let (of_this, _) = listener.accept().unwrap();
+        std::fs::remove_file(path).unwrap();
+        let own = std::process::id();
+        // Linux without the unified hierarchy shows no cgroup.
+        let Some(own_cgroup) = cgroup(own).map(|path| path.trim_end_matches('/').to_owned()) else { return };
+        let at = SocketAddr::from(([0, 0, 0, 0], 8080));
+        let permits = |control: &UnixStream| {
+            [true, false].map(|ring| {
+                let of_cgroup = Policy { ring, cgroup: Some(own_cgroup.clone()), ..Policy::default() };
+                let policies = Policies(vec![of_cgroup, Policy { ring: !ring, ..Policy::default() }]);
+                permits_lease(&policies, &Process::new(own, 7, b"web"), control.as_fd(), at)
+            })
+        };
+        assert_eq!(permits(&of_this), [true, false]);
+        assert_eq!(permits(&of_ended), [false, false]);
     }
 }

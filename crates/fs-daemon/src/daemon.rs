@@ -1,7 +1,7 @@
 //! [`Daemon`]: the control socket and the match service behind it.
 
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,8 +114,8 @@ impl Daemon {
             return Ok(self);
         }
         let policies = Arc::clone(&self.policies);
-        let permit = move |process: &Process, at| {
-            choice::permits_lease(&policies.read().unwrap_or_else(PoisonError::into_inner), process, at)
+        let permit = move |process: &Process, control: BorrowedFd<'_>, at| {
+            choice::permits_lease(&policies.read().unwrap_or_else(PoisonError::into_inner), process, control, at)
         };
         let broker = Broker::start(config.devices(), fs_broker::PINS.as_ref(), Box::new(permit))?;
         let intake = broker.intake();

@@ -5,16 +5,17 @@ mod requests;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fs_carrier::region::{End, Region};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -129,7 +130,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Makes the service's socket. Every user may connect to it, as far as its directory permits.
+    /// Makes the service's socket. Every user may connect to it, as far as its directory permits. Changes
+    /// the process's umask for the time of bind(2): files that other threads make then have more rights.
     ///
     /// # Errors
     /// `AddrInUse` if another service answers at `path`. The errors of the system calls.
@@ -452,28 +454,65 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let listener = socket()?;
-    match rustix::net::bind(&listener, &address) {
+    match bind_for_all(&listener, &address) {
         Err(Errno::ADDRINUSE) => {
             if rustix::net::connect(&socket()?, &address) != Err(Errno::CONNREFUSED) {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
             std::fs::remove_file(path)?;
-            rustix::net::bind(&listener, &address)?;
+            bind_for_all(&listener, &address)?;
         }
         other => other?,
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
+}
+
+/// Binds a socket to a path, with mode 0666. The kernel gives the file the mode 0777 less the umask
+/// (`unix_bind_bsd`, net/unix/af_unix.c). A later chmod(2) could change another file: the owner of the directory
+/// can replace the socket.
+fn bind_for_all(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    /// The umask is the process's: another bind must not restore it in between.
+    static UMASK: Mutex<()> = Mutex::new(());
+    let _locked = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
+    let umask = rustix::process::umask(Mode::XUSR | Mode::XGRP | Mode::XOTH);
+    let bound = rustix::net::bind(socket, address);
+    rustix::process::umask(umask);
+    bound
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::mem::MaybeUninit;
+    use std::os::unix::fs::PermissionsExt;
 
     fn service(name: &str) -> (Service, PathBuf) {
         let path = std::env::temp_dir().join(format!("fs-pairs-service-{name}-{}", std::process::id()));
         (Service::bind(&path).unwrap(), path)
+    }
+
+    /// Another user may own the directory, and replaces the file at any time: a change of its mode by its path could
+    /// change another file.
+    #[test]
+    fn every_user_may_connect_and_no_mode_is_changed_by_a_path() {
+        use rustix::fs::inotify;
+        let folder = std::env::temp_dir().join(format!("fs-pairs-service-mode-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("control.sock");
+        // Of a service that was killed.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+        let flags = inotify::WatchFlags::CREATE | inotify::WatchFlags::ATTRIB;
+        inotify::add_watch(&changes, &folder, flags).unwrap();
+        let service = Service::bind(&path).unwrap();
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let mut reader = inotify::Reader::new(changes, &mut buffer);
+        let events = core::iter::from_fn(|| reader.next().ok().map(|event| event.events()));
+        assert_eq!(events.collect::<Vec<_>>(), [inotify::ReadFlags::CREATE]);
+        drop(service);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

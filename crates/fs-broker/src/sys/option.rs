@@ -1,7 +1,8 @@
-//! Socket options that say where a socket is bound.
+//! Socket options that say where a socket is bound, and to whom it is connected.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// `SO_NETNS_COOKIE` (Linux 5.14) and `SO_BINDTOIFINDEX` of `asm-generic/socket.h`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -22,6 +23,17 @@ pub(crate) fn bound_device(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// Returns the range to which a program has limited the kernel's choice of the socket's port; 0: none.
 pub(crate) fn port_range(socket: BorrowedFd<'_>) -> io::Result<u32> {
     read(socket, (libc::SOL_IP, IP_LOCAL_PORT_RANGE), 0_u32)
+}
+
+/// Returns true if the process that has connected this Unix socket runs: no other process has its number. False
+/// where the kernel does not say (`SO_PEERPIDFD`, Linux 6.5).
+pub fn peer_runs(socket: BorrowedFd<'_>) -> bool {
+    let Ok(process) = read(socket, (libc::SOL_SOCKET, libc::SO_PEERPIDFD), -1) else { return false };
+    // SAFETY: the kernel has opened this descriptor for the call above.
+    let process = unsafe { OwnedFd::from_raw_fd(process) };
+    // It becomes readable when the process ends, before the number is free.
+    let mut events = [PollFd::new(&process, PollFlags::IN)];
+    poll(&mut events, Some(&Timespec::default())) == Ok(0)
 }
 
 fn read<T: Copy>(socket: BorrowedFd<'_>, (level, option): (libc::c_int, libc::c_int), mut value: T) -> io::Result<T> {
