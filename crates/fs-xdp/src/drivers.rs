@@ -101,8 +101,28 @@ mod tests {
     #[test]
     fn chunk_size_is_rounded_as_by_the_driver() {
         assert!(device("virtio_net", 1500).fits_chunk(2048) && !device("virtio_net", 1775).fits_chunk(2048));
-        assert!(!device("igb", 1500).fits_chunk(2048) && device("igb", 1500).fits_chunk(4096));
-        assert!(device("igc", 1006).fits_chunk(2048));
+        for intel in ["igb", "igc", "ixgbe", "ixgbevf"] {
+            let fits = |mtu, chunk| device(intel, mtu).fits_chunk(chunk);
+            assert!(!fits(1500, 2048) && fits(1500, 4096) && fits(1006, 2048) && !fits(1007, 2048), "{intel}");
+        }
+        for other in ["i40e", "ice", "mlx5_core", "veth", ""] {
+            assert!(device(other, 1500).fits_chunk(2048), "{other}");
+        }
+    }
+
+    /// Packets of a virtual device are dropped if their checksums are verified, and those of a card are lost
+    /// unnoticed if they are not. Only virtio-net ignores the request for one.
+    #[test]
+    fn checksums_are_left_to_the_devices_that_write_them() {
+        for software in ["veth", "tun", "netkit", "bridge", "virtio_net", "xen_netfront"] {
+            assert!(device(software, 1500).is_virtual(), "{software}");
+            assert_eq!(device(software, 1500).hears_metadata(), software != "virtio_net", "{software}");
+        }
+        for card in ["igb", "igc", "ixgbe", "ixgbevf", "i40e", "ice", "mlx5_core", "ena", "gve", "e1000e", ""] {
+            assert!(!device(card, 1500).is_virtual() && device(card, 1500).hears_metadata(), "{card}");
+        }
+        let loopback = NetDevice { hardware_type: libc::ARPHRD_LOOPBACK, ..device("", 65_536) };
+        assert!(loopback.is_virtual());
     }
 
     #[test]
