@@ -166,6 +166,23 @@ fn report(name: &str, text: &str) -> Report {
     report
 }
 
+/// packetdrill does not compare them.
+#[test]
+fn echoed_timestamps_are_compared() {
+    for (echo, good) in [(300, true), (200, false), (0, false)] {
+        let text = format!(
+            "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 bind(3, ..., ...) = 0\n+0 listen(3, 1) = 0\n\
+             +.1 < S 0:0(0) win 65535 <mss 1000,sackOK,TS val 200 ecr 0>\n\
+             +0 > S. 0:0(0) ack 1 <mss 1460,sackOK,TS val 1 ecr 200>\n\
+             +.01 < . 1:1(0) ack 1 win 1000 <nop,nop,TS val 300 ecr 1>\n+0 accept(3, ..., ...) = 4\n\
+             +0 write(4, ..., 10) = 10\n+0 > P. 1:11(10) ack 1 <nop,nop,TS val 11 ecr {echo}>\n"
+        );
+        let verdict = verdict("echo", &text);
+        let said = format!("bad outbound TCP timestamp echo: expected: {echo} actual: 300");
+        assert!(if good { verdict == Verdict::Passed } else { format!("{verdict:?}").contains(&said) }, "{verdict:?}");
+    }
+}
+
 #[test]
 fn reports_commands_without_effect() {
     let text =

@@ -122,7 +122,7 @@ pub(crate) fn fragment(before: &Segment, next: &Segment) -> Result<(), String> {
     check("tcp_window", before.window.into(), next.window.into())
 }
 
-/// Compares options, in order. The caller compares a timestamp's values, if a tick is set.
+/// Compares options, in order. The caller compares timestamps: their echo, and their value if a tick is set.
 pub(crate) fn options(script: &Segment, actual: &Segment) -> Result<(), String> {
     let mut pairs = script.options.iter().zip(&actual.options);
     let same_kinds = script.options.len() == actual.options.len() && pairs.all(|(s, a)| s.kind() == a.kind());

@@ -344,7 +344,12 @@ impl<T: Target> Runner<'_, T> {
             && !open.options
         {
             verify::options(s, a)?;
-            if let (Some((expected, _)), Some((val, _))) = (stamp(s), stamp(a)) {
+            if let (Some((expected, expected_ecr)), Some((val, ecr))) = (stamp(s), stamp(a)) {
+                // The script's own timestamps are injected as they are written, so their echo
+                // needs no translation.
+                if ecr != expected_ecr {
+                    return Err(format!("bad outbound TCP timestamp echo: expected: {expected_ecr} actual: {ecr}"));
+                }
                 let off = i64::from(val.wrapping_sub(expected) as i32).abs() * self.config.ts_tick_us;
                 let now = self.target.now();
                 let tolerance = self.tolerance(now, Some(0));
