@@ -2,7 +2,7 @@
 
 use crate::config::XdpMode;
 use crate::error::XdpError;
-use crate::netlink::{attached_mode, queueing_discipline};
+use crate::netlink::{attached_mode, device_below, queueing_discipline};
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
 use libc::{ARPHRD_ETHER, ARPHRD_LOOPBACK};
 use std::io;
@@ -19,8 +19,10 @@ const ETHTOOL_GTSO: u32 = 0x1e;
 /// `ETHTOOL_STXCSUM`.
 const ETHTOOL_STXCSUM: u32 = 0x17;
 /// Drivers whose other end is software that may leave checksums to us. A packet from such a device
-/// was never on a wire, or the host that received it has checked it.
-const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "netkit", "bridge", "virtio_net", "xen_netfront"];
+/// was never on a wire, or the host that received it has checked it. Devices of one macvlan or ipvlan
+/// exchange packets in the host.
+const VIRTUAL_DRIVERS: &[&str] =
+    &["veth", "tun", "netkit", "bridge", "macvlan", "ipvlan", "virtio_net", "xen_netfront"];
 
 /// A network device at the time of its look-up.
 #[derive(Clone, Debug)]
@@ -84,13 +86,15 @@ impl NetDevice {
     pub(crate) fn is_virtual(&self) -> bool {
         self.is_loopback()
             || VIRTUAL_DRIVERS.contains(&self.driver.as_str())
-            || self.bonded().iter().any(Self::is_virtual)
+            || self.below().iter().any(Self::is_virtual)
     }
 
-    /// Returns the slaves of a bond, and nothing for other devices.
-    fn bonded(&self) -> Vec<NetDevice> {
+    /// Returns the slaves of a bond, or the device by which another one sends (the parent of a VLAN).
+    fn below(&self) -> Vec<NetDevice> {
         if self.driver != "bonding" {
-            return Vec::new();
+            let name =
+                device_below(self.index).ok().flatten().and_then(|index| Control::open().ok()?.name_of(index).ok());
+            return name.and_then(|name| NetDevice::find(&name).ok()).into_iter().collect();
         }
         let told = std::fs::read_to_string(format!("/proc/thread-self/net/bonding/{}", self.name)).unwrap_or_default();
         cards_of_bond(&told).filter_map(|name| NetDevice::find(name).ok()).collect()
