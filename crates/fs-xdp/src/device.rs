@@ -59,10 +59,7 @@ impl NetDevice {
     /// # Errors
     /// [`XdpError::NoSuchDevice`], or another error of the kernel.
     pub fn find(name: &str) -> Result<NetDevice, XdpError> {
-        let gone = |error: io::Error| match error.raw_os_error() {
-            Some(libc::ENODEV | libc::ENXIO) => XdpError::NoSuchDevice { device: name.to_owned() },
-            _ => XdpError::system(format!("ask about {name}"), error),
-        };
+        let gone = |error| cannot_ask(name, error);
         let index = index_of(name).map_err(gone)?;
         let control = Control::open().map_err(gone)?;
         let (hardware_type, mac) = control.hardware(name).map_err(gone)?;
@@ -116,9 +113,22 @@ impl NetDevice {
 
     /// Returns true if the device now segments TCP packets of up to 64 KiB (TSO).
     pub fn has_tso(&self) -> bool {
-        let Ok(control) = Control::open() else { return false };
+        self.tso().unwrap_or(false)
+    }
+
+    /// Like [`NetDevice::has_tso`]. An error if the device cannot be asked.
+    pub(crate) fn tso(&self) -> io::Result<bool> {
+        let (control, name) = self.control()?;
         let mut data = EthtoolBuffer::new(ETHTOOL_GTSO, 8);
-        control.ethtool(&self.name, &mut data).is_ok() && data.get(4) != 0
+        Ok(control.ethtool(&name, &mut data).is_ok() && data.get(4) != 0)
+    }
+
+    /// Returns a socket for requests, and the device's present name: it may have another one than at the
+    /// look-up.
+    fn control(&self) -> io::Result<(Control, String)> {
+        let control = Control::open()?;
+        let name = control.name_of(self.index)?;
+        Ok((control, name))
     }
 
     /// Returns where the device runs its XDP program now, `Native` or `Generic`; `None` if it has none.
@@ -138,10 +148,8 @@ impl NetDevice {
     /// Returns true if packets stay in order, regardless of the socket that sends them: the device has
     /// one send queue and no queueing discipline, and its packets enter no queue below it. A bridge, a
     /// VLAN or a macvlan sends by another device, whose queues take the two sockets' packets apart.
-    pub(crate) fn keeps_order(&self) -> bool {
-        self.driver == "veth"
-            && self.queue_counts().tx == 1
-            && queueing_discipline(self.index).is_ok_and(|name| name == "noqueue")
+    pub(crate) fn keeps_order(&self) -> io::Result<bool> {
+        Ok(self.driver == "veth" && self.ask_queues()?.tx == 1 && queueing_discipline(self.index)? == "noqueue")
     }
 
     /// Returns true for the loopback device.
@@ -161,13 +169,20 @@ impl NetDevice {
 
     /// Returns the current number of queues. Attaching an XDP program can change it.
     pub fn queue_counts(&self) -> QueueCounts {
-        self.channels().or_else(|_| self.sysfs_queues()).unwrap_or(QueueCounts { rx: 1, tx: 1 })
+        self.ask_queues().unwrap_or(QueueCounts { rx: 1, tx: 1 })
     }
 
-    fn channels(&self) -> io::Result<QueueCounts> {
+    /// Like [`NetDevice::queue_counts`]. An error if the device cannot be asked.
+    pub(crate) fn ask_queues(&self) -> io::Result<QueueCounts> {
+        let (control, name) = self.control()?;
+        let counts = Self::channels(&control, &name).or_else(|_| self.sysfs_queues(&name));
+        Ok(counts.unwrap_or(QueueCounts { rx: 1, tx: 1 }))
+    }
+
+    fn channels(control: &Control, name: &str) -> io::Result<QueueCounts> {
         // struct ethtool_channels: cmd, max_{rx,tx,other,combined}, {rx,tx,other,combined}_count.
         let mut data = EthtoolBuffer::new(ETHTOOL_GCHANNELS, 36);
-        Control::open()?.ethtool(&self.name, &mut data)?;
+        control.ethtool(name, &mut data)?;
         let (rx, tx, combined) = (data.get(20), data.get(24), data.get(32));
         if rx + combined == 0 || tx + combined == 0 {
             return Err(io::ErrorKind::Unsupported.into());
@@ -175,8 +190,8 @@ impl NetDevice {
         Ok(QueueCounts { rx: rx + combined, tx: tx + combined })
     }
 
-    fn sysfs_queues(&self) -> io::Result<QueueCounts> {
-        let base = format!("/sys/class/net/{}", self.name);
+    fn sysfs_queues(&self, name: &str) -> io::Result<QueueCounts> {
+        let base = format!("/sys/class/net/{name}");
         // The file system may show another network namespace.
         let index = std::fs::read_to_string(format!("{base}/ifindex"))?;
         if index.trim() != self.index.to_string() {
@@ -194,6 +209,14 @@ impl NetDevice {
             return Err(io::ErrorKind::Unsupported.into());
         }
         Ok(counts)
+    }
+}
+
+/// Returns the error of a question about a device.
+pub(crate) fn cannot_ask(name: &str, error: io::Error) -> XdpError {
+    match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENXIO) => XdpError::NoSuchDevice { device: name.to_owned() },
+        _ => XdpError::system(format!("ask about {name}"), error),
     }
 }
 
