@@ -2,7 +2,7 @@
 
 use crate::config::XdpMode;
 use crate::error::XdpError;
-use crate::netlink::{attached_mode, queueing_discipline};
+use crate::netlink::{attached_mode, device_below, queueing_discipline};
 use crate::sys::ioctl::{Control, EthtoolBuffer, index_of};
 use libc::{ARPHRD_ETHER, ARPHRD_LOOPBACK};
 use std::io;
@@ -19,8 +19,10 @@ const ETHTOOL_GTSO: u32 = 0x1e;
 /// `ETHTOOL_STXCSUM`.
 const ETHTOOL_STXCSUM: u32 = 0x17;
 /// Drivers whose other end is software that may leave checksums to us. A packet from such a device
-/// was never on a wire, or the host that received it has checked it.
-const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "netkit", "bridge", "virtio_net", "xen_netfront"];
+/// was never on a wire, or the host that received it has checked it. Devices of one macvlan or ipvlan
+/// exchange packets in the host.
+const VIRTUAL_DRIVERS: &[&str] =
+    &["veth", "tun", "netkit", "bridge", "macvlan", "ipvlan", "virtio_net", "xen_netfront"];
 
 /// A network device at the time of its look-up.
 #[derive(Clone, Debug)]
@@ -57,10 +59,7 @@ impl NetDevice {
     /// # Errors
     /// [`XdpError::NoSuchDevice`], or another error of the kernel.
     pub fn find(name: &str) -> Result<NetDevice, XdpError> {
-        let gone = |error: io::Error| match error.raw_os_error() {
-            Some(libc::ENODEV | libc::ENXIO) => XdpError::NoSuchDevice { device: name.to_owned() },
-            _ => XdpError::system(format!("ask about {name}"), error),
-        };
+        let gone = |error| cannot_ask(name, error);
         let index = index_of(name).map_err(gone)?;
         let control = Control::open().map_err(gone)?;
         let (hardware_type, mac) = control.hardware(name).map_err(gone)?;
@@ -84,13 +83,15 @@ impl NetDevice {
     pub(crate) fn is_virtual(&self) -> bool {
         self.is_loopback()
             || VIRTUAL_DRIVERS.contains(&self.driver.as_str())
-            || self.bonded().iter().any(Self::is_virtual)
+            || self.below().iter().any(Self::is_virtual)
     }
 
-    /// Returns the slaves of a bond, and nothing for other devices.
-    fn bonded(&self) -> Vec<NetDevice> {
+    /// Returns the slaves of a bond, or the device by which another one sends (the parent of a VLAN).
+    fn below(&self) -> Vec<NetDevice> {
         if self.driver != "bonding" {
-            return Vec::new();
+            let name =
+                device_below(self.index).ok().flatten().and_then(|index| Control::open().ok()?.name_of(index).ok());
+            return name.and_then(|name| NetDevice::find(&name).ok()).into_iter().collect();
         }
         let told = std::fs::read_to_string(format!("/proc/thread-self/net/bonding/{}", self.name)).unwrap_or_default();
         cards_of_bond(&told).filter_map(|name| NetDevice::find(name).ok()).collect()
@@ -112,9 +113,22 @@ impl NetDevice {
 
     /// Returns true if the device now segments TCP packets of up to 64 KiB (TSO).
     pub fn has_tso(&self) -> bool {
-        let Ok(control) = Control::open() else { return false };
+        self.tso().unwrap_or(false)
+    }
+
+    /// Like [`NetDevice::has_tso`]. An error if the device cannot be asked.
+    pub(crate) fn tso(&self) -> io::Result<bool> {
+        let (control, name) = self.control()?;
         let mut data = EthtoolBuffer::new(ETHTOOL_GTSO, 8);
-        control.ethtool(&self.name, &mut data).is_ok() && data.get(4) != 0
+        Ok(control.ethtool(&name, &mut data).is_ok() && data.get(4) != 0)
+    }
+
+    /// Returns a socket for requests, and the device's present name: it may have another one than at the
+    /// look-up.
+    fn control(&self) -> io::Result<(Control, String)> {
+        let control = Control::open()?;
+        let name = control.name_of(self.index)?;
+        Ok((control, name))
     }
 
     /// Returns where the device runs its XDP program now, `Native` or `Generic`; `None` if it has none.
@@ -134,10 +148,8 @@ impl NetDevice {
     /// Returns true if packets stay in order, regardless of the socket that sends them: the device has
     /// one send queue and no queueing discipline, and its packets enter no queue below it. A bridge, a
     /// VLAN or a macvlan sends by another device, whose queues take the two sockets' packets apart.
-    pub(crate) fn keeps_order(&self) -> bool {
-        self.driver == "veth"
-            && self.queue_counts().tx == 1
-            && queueing_discipline(self.index).is_ok_and(|name| name == "noqueue")
+    pub(crate) fn keeps_order(&self) -> io::Result<bool> {
+        Ok(self.driver == "veth" && self.ask_queues()?.tx == 1 && queueing_discipline(self.index)? == "noqueue")
     }
 
     /// Returns true for the loopback device.
@@ -157,13 +169,20 @@ impl NetDevice {
 
     /// Returns the current number of queues. Attaching an XDP program can change it.
     pub fn queue_counts(&self) -> QueueCounts {
-        self.channels().or_else(|_| self.sysfs_queues()).unwrap_or(QueueCounts { rx: 1, tx: 1 })
+        self.ask_queues().unwrap_or(QueueCounts { rx: 1, tx: 1 })
     }
 
-    fn channels(&self) -> io::Result<QueueCounts> {
+    /// Like [`NetDevice::queue_counts`]. An error if the device cannot be asked.
+    pub(crate) fn ask_queues(&self) -> io::Result<QueueCounts> {
+        let (control, name) = self.control()?;
+        let counts = Self::channels(&control, &name).or_else(|_| self.sysfs_queues(&name));
+        Ok(counts.unwrap_or(QueueCounts { rx: 1, tx: 1 }))
+    }
+
+    fn channels(control: &Control, name: &str) -> io::Result<QueueCounts> {
         // struct ethtool_channels: cmd, max_{rx,tx,other,combined}, {rx,tx,other,combined}_count.
         let mut data = EthtoolBuffer::new(ETHTOOL_GCHANNELS, 36);
-        Control::open()?.ethtool(&self.name, &mut data)?;
+        control.ethtool(name, &mut data)?;
         let (rx, tx, combined) = (data.get(20), data.get(24), data.get(32));
         if rx + combined == 0 || tx + combined == 0 {
             return Err(io::ErrorKind::Unsupported.into());
@@ -171,8 +190,8 @@ impl NetDevice {
         Ok(QueueCounts { rx: rx + combined, tx: tx + combined })
     }
 
-    fn sysfs_queues(&self) -> io::Result<QueueCounts> {
-        let base = format!("/sys/class/net/{}", self.name);
+    fn sysfs_queues(&self, name: &str) -> io::Result<QueueCounts> {
+        let base = format!("/sys/class/net/{name}");
         // The file system may show another network namespace.
         let index = std::fs::read_to_string(format!("{base}/ifindex"))?;
         if index.trim() != self.index.to_string() {
@@ -190,6 +209,14 @@ impl NetDevice {
             return Err(io::ErrorKind::Unsupported.into());
         }
         Ok(counts)
+    }
+}
+
+/// Returns the error of a question about a device.
+pub(crate) fn cannot_ask(name: &str, error: io::Error) -> XdpError {
+    match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENXIO) => XdpError::NoSuchDevice { device: name.to_owned() },
+        _ => XdpError::system(format!("ask about {name}"), error),
     }
 }
 

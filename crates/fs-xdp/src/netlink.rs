@@ -1,5 +1,5 @@
 //! Questions to rtnetlink (`RTM_GETLINK`): the XDP program of a device and where it runs (`IFLA_XDP`),
-//! and its queueing discipline (`IFLA_QDISC`).
+//! its queueing discipline (`IFLA_QDISC`), and the device that it sends by (`IFLA_LINK`).
 
 use crate::config::XdpMode;
 
@@ -39,6 +39,17 @@ pub(crate) fn queueing_discipline(index: u32) -> io::Result<String> {
     Ok(attributes(index)?.into_iter().find_map(name).unwrap_or_default())
 }
 
+/// Returns the index of the device by which the one with this index sends (the parent of a VLAN), or
+/// `None` without one, or if it is in another network namespace.
+pub(crate) fn device_below(index: u32) -> io::Result<Option<u32>> {
+    let attributes = attributes(index)?;
+    if attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::LinkNetNsId(_))) {
+        return Ok(None);
+    }
+    let below = |attribute| if let LinkAttribute::Link(below) = attribute { Some(below) } else { None };
+    Ok(attributes.into_iter().find_map(below).filter(|below| *below != 0 && *below != index))
+}
+
 /// Returns what the kernel knows of the device.
 fn attributes(index: u32) -> io::Result<Vec<LinkAttribute>> {
     let (mut header, mut device) = (NetlinkHeader::default(), LinkMessage::default());
@@ -67,5 +78,6 @@ mod tests {
         assert_eq!((attached_program(1).unwrap(), attached_mode(1).unwrap()), (None, None));
         assert!(attached_program(0x7fff_fff0).is_err());
         assert_eq!(queueing_discipline(1).unwrap(), "noqueue");
+        assert_eq!(device_below(1).unwrap(), None);
     }
 }

@@ -1,7 +1,7 @@
 //! A device with our XDP program, and the opening of its queues.
 
 use crate::config::{LINK_HEADER_MAX, MultiBuffer, QueueConfig, XDP_PACKET_HEADROOM, XdpConfig, XdpMode};
-use crate::device::{NetDevice, QueueCounts};
+use crate::device::{NetDevice, QueueCounts, cannot_ask};
 use crate::error::XdpError;
 use crate::fill_target::FillTarget;
 use crate::link::{Link, LinkCaps, LinkKind};
@@ -158,9 +158,9 @@ impl XdpDevice {
         self.counts.rx.min(self.counts.tx)
     }
 
-    /// Returns the device's current queues (`ethtool -L`).
+    /// Returns the device's current queues (`ethtool -L`), or those at the attachment if it cannot be asked.
     pub fn queue_counts_now(&self) -> QueueCounts {
-        self.device.queue_counts()
+        self.device.ask_queues().unwrap_or(self.counts)
     }
 
     /// Returns true if the program runs in the driver.
@@ -292,13 +292,11 @@ impl XdpDevice {
     /// The part of the check that does not concern memory.
     pub(crate) fn check_queue_itself(&self, queue: u32, config: QueueConfig) -> Result<(), XdpError> {
         check_sizes(&config)?;
-        // Sockets bind by index, and in another namespace the index belongs to another device. Its
-        // link address may have changed.
-        let now = NetDevice::find(&self.device.name)?;
-        if now.index != self.device.index || namespace() != self.namespace {
+        // Sockets bind by index, and in another namespace the index belongs to another device.
+        if namespace() != self.namespace {
             return Err(XdpError::NoSuchDevice { device: self.device.name.clone() });
         }
-        let QueueCounts { rx, tx } = now.queue_counts();
+        let QueueCounts { rx, tx } = self.device.ask_queues().map_err(|error| cannot_ask(&self.device.name, error))?;
         if queue >= rx.min(tx) {
             return Err(XdpError::NoSuchQueue { device: self.device.name.clone(), queue, rx, tx });
         }

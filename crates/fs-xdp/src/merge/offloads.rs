@@ -23,9 +23,10 @@ impl Offloads {
         Offloads { cuts: true.into(), in_order: true.into() }
     }
 
-    /// Reads them again; whether they have changed.
+    /// Reads them again; whether they have changed. What cannot be read stays as it was.
     pub(crate) fn read(&self, device: &NetDevice) -> bool {
-        let (cuts, in_order) = (device.has_tso(), device.keeps_order());
+        let cuts = device.tso().unwrap_or_else(|_| self.cuts());
+        let in_order = device.keeps_order().unwrap_or_else(|_| self.keep_order());
         (self.cuts.swap(cuts, Ordering::Relaxed) != cuts)
             | (self.in_order.swap(in_order, Ordering::Relaxed) != in_order)
     }

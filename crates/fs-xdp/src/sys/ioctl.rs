@@ -28,6 +28,17 @@ impl Control {
         Ok(())
     }
 
+    /// The present name of the device with this index.
+    pub(crate) fn name_of(&self, index: u32) -> io::Result<String> {
+        let mut request = empty();
+        request.ifr_ifru.ifru_ifindex = index as libc::c_int;
+        // SAFETY: a live `ifreq` with the member that this request reads; it fills the name.
+        if unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SIOCGIFNAME, &raw mut request) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(request.ifr_name.iter().take_while(|&&byte| byte != 0).map(|&byte| byte as u8 as char).collect())
+    }
+
     /// The device's MTU in bytes.
     pub(crate) fn mtu(&self, name: &str) -> io::Result<u32> {
         let mut request = empty();

@@ -8,7 +8,8 @@ mod support;
 
 use fs_core::{FramePool, Framing, Protocol, TxChecksum, TxFrame};
 use fs_xdp::{
-    Link, MultiBuffer, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink, XdpMode,
+    Link, MultiBuffer, NetDevice, QueueConfig, Umem, UmemConfig, UmemPool, XdpConfig, XdpDevice, XdpError, XdpLink,
+    XdpMode,
 };
 use rustix::thread::CapabilitySet;
 use std::io::{ErrorKind, Read, Write};
@@ -483,6 +484,47 @@ fn checksums_are_finished() {
         }
         end.close();
     }
+}
+
+/// A device that sends by a virtual one has a virtual peer too, although its own driver does not say so.
+#[test]
+fn checksums_are_unfinished_above_a_virtual_device() {
+    if skipped_without_root("devices above virtual ones") {
+        return;
+    }
+    let veth = Veth::new(1, 1500);
+    for (end, (ns, name)) in veth.ends().into_iter().enumerate() {
+        // The neighbour's address is given: the device below would answer for it too.
+        ns.run(&format!(
+            "ip link add top link {name} address 02:89:00:00:00:0{} type macvlan mode bridge && \
+             ip link set top up && ip addr add 10.89.0.{}/24 dev top && \
+             ip neigh add 10.89.0.{} lladdr 02:89:00:00:00:0{} dev top",
+            end + 1,
+            end + 1,
+            2 - end,
+            2 - end
+        ));
+    }
+    let addr: std::net::IpAddr = "10.89.0.1".parse().unwrap();
+    let device = veth.a.enter(|| XdpDevice::attach("top", GENERIC).unwrap());
+    device.port_table().set_addresses(&[addr], &[]).unwrap();
+    device.port_table().add_local(Protocol::Udp, "0.0.0.0".parse().unwrap(), OURS).unwrap();
+    let mut end = open(&Device { ns: &veth.a, device }, 0);
+    let socket = veth.b.enter(|| UdpSocket::bind(("10.89.0.2", KERNELS)).unwrap());
+    socket.send_to(b"unfinished", (addr, OURS)).unwrap();
+    let packet = end.receive(1).remove(0);
+    // The addresses, and UDP's protocol number and length.
+    let pseudo = segments::sum(&packet[26..34], 17 + 8 + 10);
+    assert_eq!(packet[40..42], pseudo.to_be_bytes(), "the checksum is finished");
+    assert!(end.link.caps().virtual_peer);
+    // A VLAN, which not every kernel has, differs only in the driver's name.
+    let vlan = "802.1Q VLAN Support".to_owned();
+    let vlan = veth.a.enter(|| {
+        let vlan = NetDevice { driver: vlan, ..NetDevice::find("top").unwrap() };
+        XdpDevice::expected_caps(&vlan)
+    });
+    assert!(vlan.virtual_peer);
+    end.close();
 }
 
 /// Set for the process that holds a queue.

@@ -212,3 +212,31 @@ fn packets_that_the_device_has_not_taken_are_unsent() {
     sender.close();
     receiver.close();
 }
+
+#[test]
+fn renamed_device_keeps_its_settings_and_queues() {
+    if skipped_without_root("a renamed device") {
+        return;
+    }
+    let veth = Veth::new(2, 1500);
+    let device = attach(&veth, 0, NATIVE);
+    let mut end = open(&device, 0);
+    assert!(end.link.merges());
+    let counts = veth.a.enter(|| device.queue_counts_now());
+    assert_eq!((counts.rx, counts.tx), (2, 2));
+    if !veth.a.try_run("ip link set fsx0 name lan0") {
+        eprintln!("skipped: a renamed device (this kernel renames only devices that are down)");
+        return end.close();
+    }
+    veth.a.enter(|| device.refresh_offloads());
+    assert!(end.link.merges(), "the device still cuts packets");
+    assert_eq!(veth.a.enter(|| device.queue_counts_now()), counts);
+    open(&device, 1).close();
+    // A device that is gone has no settings.
+    veth.a.run("ip link delete lan0");
+    veth.a.enter(|| device.refresh_offloads());
+    assert!(end.link.merges(), "nothing has changed");
+    assert_eq!(veth.a.enter(|| device.queue_counts_now()), counts);
+    end.settle();
+    end.close();
+}
