@@ -1,8 +1,9 @@
 //! The mapping of a connection's two directions, and of the sides' own words.
 //!
 //! 1. Lengths come from the control plane, never from the memory. The file is sealed against
-//!    shrinking, so no access inside of it faults; a hole that the peer punches reads as zeros,
-//!    which mean "the kernel carries".
+//!    shrinking, so no access is beyond its end. A hole that the peer punches reads as zeros, which
+//!    mean "the kernel carries". With vm.overcommit_memory 2 the access fails with SIGBUS if all memory
+//!    is committed (docs/SECURITY.md, row 15).
 //! 2. Words are seen as shared references to types made of atomics only: any value, changing at any
 //!    time, is valid for them.
 //! 3. The ring's bytes are touched through raw pointers only (`ring_unsafe.rs`).

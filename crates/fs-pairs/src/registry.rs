@@ -11,7 +11,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Limits {
     pub offers_of_process: usize,
     /// Offers that wait. One user other than root may have half of them.
     pub offers: usize,
-    /// Ends of pairs. One user other than root may have half of them.
+    /// Ends of pairs. The pairs of one user other than root may have half of them.
     pub ends: usize,
     /// Connections of processes. One user other than root may have half of them.
     pub clients: usize,
@@ -148,10 +148,12 @@ struct Holder {
     undecided: usize,
 }
 
-/// What one user's processes hold. An end counts until its pair is over.
+/// What one user's processes hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct OfUser {
-    ends: usize,
+    /// Pairs of which the user has an end. A pair that one side has forgotten counts for the other side's user
+    /// alone: nobody else can end it.
+    pairs: usize,
     offers: usize,
 }
 
@@ -316,7 +318,7 @@ impl Registry {
     }
 
     fn may_have_another_end(&self, process: Process) -> bool {
-        self.is_below(self.paired.len(), self.limits.ends, process, |user| user.ends)
+        self.is_below(self.paired.len(), self.limits.ends, process, |user| 2 * user.pairs)
     }
 
     fn may_have_another_offer(&self, process: Process) -> bool {
@@ -416,8 +418,8 @@ impl Registry {
             self.held.insert(key, Held::End { pair });
             self.paired.insert(cookie, pair);
         }
-        for process in processes {
-            self.change_user(process.uid, |user| user.ends += 1);
+        for uid in BTreeSet::from(processes.map(|process| process.uid)) {
+            self.change_user(uid, |user| user.pairs += 1);
         }
         let (facts, other_cookie) = (first_facts, facts.cookie);
         let row = Pair { facts, other_cookie, since: now, ends, processes, file: None };
@@ -470,20 +472,18 @@ impl Registry {
     fn forget_end(&mut self, key: Key) {
         let Some(Held::End { pair }) = self.held.remove(&key) else { return };
         let Some(row) = self.pairs.get_mut(&pair) else { return };
-        for end in &mut row.ends {
-            if *end == Some(key) {
-                *end = None;
-            }
+        let Some(own) = row.ends.iter().position(|end| *end == Some(key)) else { return };
+        row.ends[own] = None;
+        let uid = row.processes[own].uid;
+        let other = row.ends[1 - own].map(|_| row.processes[1 - own].uid);
+        if other != Some(uid) {
+            self.change_user(uid, |user| user.pairs = user.pairs.saturating_sub(1));
         }
-        if row.ends == [None, None] {
-            self.paired.remove(&row.facts.cookie);
-            self.paired.remove(&row.other_cookie);
+        if other.is_none() {
             let Some(over) = self.pairs.remove(&pair) else { return };
+            self.paired.remove(&over.facts.cookie);
+            self.paired.remove(&over.other_cookie);
             self.counted.add(over.file.as_deref());
-            // Only now: a user that forgets one end has both sockets in `paired` still.
-            for process in over.processes {
-                self.change_user(process.uid, |user| user.ends = user.ends.saturating_sub(1));
-            }
         }
     }
 

@@ -267,6 +267,41 @@ fn ends_of_one_user_leave_room_for_others() {
     serves(&service);
 }
 
+/// A user connects to another user's server, and keeps its own ends of the pairs after the connections have ended.
+/// That server, and others, get further pairs.
+#[test]
+fn ends_that_a_user_keeps_leave_room_for_its_peers() {
+    let service = Running::with(Limits { wait: Duration::from_secs(3600), ends: 8, ..Limits::default() });
+    let client_of = |user| {
+        as_user(user, || {
+            let (client, (a, b)) = (service.client(), connection());
+            // The first offer makes the connection to the service.
+            let number = offer(&client, &a);
+            client.forget(number);
+            assert_eq!(refused(&client, number), Reason::NoPeer);
+            drop(b);
+            client
+        })
+    };
+    let (Some(hostile), Some(server)) = (client_of(NOBODY), client_of(OTHER)) else { return };
+    let mut kept = 0;
+    loop {
+        let (a, b) = connection();
+        let (first, second) = (offer(&hostile, &a), offer(&server, &b));
+        match answer(&hostile) {
+            Offered::Matched { .. } => matched(&server, second),
+            Offered::Refused { number, reason: Reason::Limit } if number == first => break,
+            other => panic!("{other:?}"),
+        };
+        server.forget(second);
+        kept += 1;
+    }
+    assert_eq!(kept, 2);
+    serves(&service);
+    let (a, b) = connection();
+    match_ends([&server, &service.client()], [a.as_fd(), b.as_fd()]);
+}
+
 #[test]
 fn ends_of_pairs_are_bounded() {
     let service = Running::with(Limits { ends: 2, ..Limits::default() });

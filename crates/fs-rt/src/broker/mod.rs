@@ -10,6 +10,7 @@ pub mod ports;
 pub mod wire;
 
 use crate::netlink::Netlink;
+use crate::sys::{effective_user, is_privileged, peer_user};
 use fs_xdp::{HandedQueues, NetDevice, QueueConfig, UmemConfig};
 use leases::LeaseProofs;
 use message::{Answer, Device, MAX_DESCRIPTORS, MAX_QUEUES, Request};
@@ -18,7 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ pub(crate) struct SharedDevice {
     pub(crate) device: Device,
     /// The daemon has another network namespace than this process.
     pub(crate) is_foreign: bool,
-    control: PathBuf,
+    control: Control,
     state: Mutex<State>,
 }
 
@@ -115,7 +116,7 @@ pub(crate) fn find(names: &[String]) -> io::Result<Vec<Arc<SharedDevice>>> {
     let mut all = vec![Arc::new(shared)];
     for name in &names[1..] {
         let other = SharedDevice::find(&control, name).ok_or_else(|| {
-            let daemon = control.display();
+            let daemon = control.path.display();
             io::Error::other(format!(
                 "the daemon at {daemon} shares {first}, but not {name}: it must share all or none"
             ))
@@ -125,23 +126,41 @@ pub(crate) fn find(names: &[String]) -> io::Result<Vec<Arc<SharedDevice>>> {
     Ok(all)
 }
 
-/// Returns where a daemon may listen.
-fn controls() -> Vec<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(named) = variable(CONTROL_VARIABLE) {
-        return vec![named];
+/// A path at which a daemon may listen.
+#[derive(Clone, Debug)]
+struct Control {
+    path: PathBuf,
+    /// It is below `XDG_RUNTIME_DIR`, which may be another user's: su(1) keeps the variable. A daemon of another
+    /// user would get the program's memory and its listening sockets. The other paths are an administrator's
+    /// choice, and root's daemon has any number in a user namespace.
+    is_of_user: bool,
+}
+
+/// Returns where a daemon may listen. Does not trust the environment that a program with more rights has got.
+fn controls() -> Vec<Control> {
+    let variable =
+        |name| std::env::var_os(name).filter(|value| !value.is_empty() && !is_privileged()).map(PathBuf::from);
+    if let Some(path) = variable(CONTROL_VARIABLE) {
+        return vec![Control { path, is_of_user: false }];
     }
     let own = variable("XDG_RUNTIME_DIR").map(|directory| directory.join(USER_CONTROL));
-    own.into_iter().chain([SYSTEM_CONTROL.into()]).collect()
+    let own = own.map(|path| Control { path, is_of_user: true });
+    own.into_iter().chain([Control { path: SYSTEM_CONTROL.into(), is_of_user: false }]).collect()
 }
 
 /// Connects to the broker of the daemon at `control`.
-fn connect(control: &Path) -> io::Result<OwnedFd> {
+fn connect(control: &Control) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for timeout in [Timeout::Recv, Timeout::Send] {
         set_socket_timeout(&socket, timeout, Some(ANSWER_WAIT))?;
     }
-    rustix::net::connect(&socket, &SocketAddrUnix::new(control)?)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&control.path)?)?;
+    if control.is_of_user {
+        let user = peer_user(socket.as_fd())?;
+        if user != 0 && user != effective_user() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+    }
     rustix::net::send(&socket, &HELLO, rustix::net::SendFlags::NOSIGNAL)?;
     Ok(socket)
 }
@@ -175,7 +194,7 @@ fn is_ended(error: &io::Error) -> bool {
 
 impl SharedDevice {
     /// Asks a daemon. `None`: no daemon, or it does not share such a device with this program.
-    fn find(control: &Path, name: &str) -> Option<SharedDevice> {
+    fn find(control: &Control, name: &str) -> Option<SharedDevice> {
         let socket = connect(control).ok()?;
         let (answer, _) = granted(exchange(socket.as_fd(), &Request::Device(name.to_owned()), &[]).ok()?).ok()?;
         let Answer::Device(device) = answer else { return None };
@@ -186,7 +205,7 @@ impl SharedDevice {
             return None;
         }
         let state = State { socket: Some(socket), pair: None, held: LeaseProofs::default(), late: Vec::new() };
-        let (name, control) = (name.to_owned(), control.to_owned());
+        let (name, control) = (name.to_owned(), control.clone());
         Some(SharedDevice { name, device, is_foreign, control, state: Mutex::new(state) })
     }
 

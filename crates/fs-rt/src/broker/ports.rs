@@ -176,7 +176,7 @@ pub(crate) fn ephemeral(devices: &[Arc<SharedDevice>], first: u16, count: usize)
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Device, LeaseProofs, wire};
+    use super::super::{Control, Device, LeaseProofs, connect, wire};
     use super::*;
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, socketpair};
@@ -202,6 +202,34 @@ mod tests {
         rustix::net::bind(&listener, &SocketAddrUnix::new(control).unwrap()).unwrap();
         rustix::net::listen(&listener, 4).unwrap();
         listener
+    }
+
+    /// `XDG_RUNTIME_DIR` of a root shell may be that of the user who has called su(1).
+    #[test]
+    fn daemon_of_another_user_is_not_asked() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("FS_TEST_MUST_RUN").is_none(), "not root, and FS_TEST_MUST_RUN is set");
+            println!("skipped: not root (a daemon of another user)");
+            return;
+        }
+        let listen_as = |user: u32| {
+            let path = std::env::temp_dir().join(format!("fs-daemon-of-{user}-{}", std::process::id()));
+            let user = rustix::process::Uid::from_raw(user);
+            let listen = || {
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                listen_at(&path)
+            };
+            let listener = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
+            (path, listener)
+        };
+        for (user, is_trusted) in [(0, true), (65_534, false)] {
+            let (path, _listener) = listen_as(user);
+            let error =
+                |is_of_user| connect(&Control { path: path.clone(), is_of_user }).err().map(|error| error.kind());
+            assert_eq!(error(true), (!is_trusted).then_some(io::ErrorKind::PermissionDenied));
+            assert_eq!(error(false), None);
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     /// Only an answer that is late makes a connection useless.
@@ -237,7 +265,7 @@ mod tests {
             name: "none".into(),
             device: Device { namespace: (0, 0), index: 1, mtu: 1500, mac: [2; 6], queues: 1 },
             is_foreign: false,
-            control,
+            control: Control { path: control, is_of_user: false },
             state: Mutex::new(State { socket: Some(ours), pair: Some((slot, token)), held, late: Vec::new() }),
         });
         // The daemon is stopped.

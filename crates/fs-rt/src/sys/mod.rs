@@ -26,5 +26,5 @@ pub(crate) use netlink::{netlink_of, own_netlink};
 pub(crate) use poll::wait_readable;
 pub(crate) use rlimit::raise_open_files;
 pub(crate) use sleep::{exact_timers, sleep_for};
-pub(crate) use user::effective_user;
+pub(crate) use user::{effective_user, is_privileged, peer_user};
 pub(crate) use watch::watch_readable;
