@@ -50,6 +50,11 @@ impl Refusal {
         }
     }
 
+    /// Returns true for the statuses of requests that a server did not answer.
+    pub(crate) fn is_of_server(status: u16) -> bool {
+        matches!(status, 502 | 504)
+    }
+
     /// Returns the body: the status and the reason.
     pub(crate) fn text(self) -> String {
         text_of(self.0, self.1)

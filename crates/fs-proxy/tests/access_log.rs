@@ -178,3 +178,29 @@ fn connections_that_a_stop_ends_are_logged() {
         std::fs::remove_file(&log).unwrap();
     }
 }
+
+/// A server that gives no response is named, and has the response that the client got instead.
+#[test]
+fn server_without_a_response_is_logged_and_counted() {
+    let silent = backend(|mut stream| std::io::copy(&mut stream, &mut std::io::sink()).map(drop));
+    for (server, status) in [(silent, 504), (nobody(), 502)] {
+        let log = temp_path("access.log");
+        let top = format!(
+            "access_log = {:?}\nmetrics = \"{}:0\"\ntimeouts = {{ response = \"200ms\" }}",
+            log.to_str().unwrap(),
+            proxy_ip()
+        );
+        let proxy = Proxy::start("http", &[server], &top, "");
+        for version in ["1.1", "1.0"] {
+            let answer = proxy.ask(&format!("GET / HTTP/{version}\r\nHost: x\r\nConnection: close\r\n\r\n"));
+            assert!(answer.contains(&format!(" {status} ")), "{answer}");
+        }
+        let line = format!(" {status} {server} ");
+        eventually("both are logged", || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.matches(&line).count() == 2)
+        });
+        let count = format!("fs_proxy_server_answers_total{{upstream=\"u\",server=\"{server}\",class=\"5xx\"}} 2\n");
+        eventually("both are counted", || proxy.metrics().contains(&count));
+        std::fs::remove_file(&log).unwrap();
+    }
+}

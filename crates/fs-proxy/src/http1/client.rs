@@ -9,14 +9,13 @@ use crate::edits::About;
 use crate::site::Site;
 use crate::socket::From;
 use crate::stats::ServerIndex;
-use crate::upstream::Server;
 use fs_stacks::Stream;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
 /// Status in the log for a client that closed before there was a response (nginx's number).
-const CLIENT_GONE: u16 = 499;
+pub(super) const CLIENT_GONE: u16 = 499;
 
 /// A request in progress.
 pub(super) struct Asked {
@@ -44,6 +43,7 @@ impl Asked {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub(super) status: u16,
+    /// The last server that was tried.
     pub(super) server: Option<(SocketAddr, ServerIndex)>,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
@@ -57,13 +57,13 @@ impl Record {
     }
 
     /// Records the start of a response.
-    pub(super) fn answered(&mut self, status: u16, server: &Server) {
-        self.is_broken = true;
-        (self.status, self.server) = (status, Some((server.addr, server.index())));
+    pub(super) fn answered(&mut self, status: u16) {
+        (self.status, self.is_broken) = (status, true);
     }
 
+    /// Returns true if a part of a response was sent, but not all.
     pub(super) fn has_answer(&self) -> bool {
-        self.server.is_some()
+        self.is_broken
     }
 }
 

@@ -8,7 +8,6 @@ use super::client::{Asked, Client, Record};
 use super::head::{self, Answer, HEAD_MAX, Parsed};
 use super::io::{STEPS, nonzero, poll_kept, read_once, send_up, write};
 use super::waiting::JOINED;
-use crate::upstream::Use;
 use fs_stacks::Stream;
 use std::io;
 use std::pin::Pin;
@@ -42,7 +41,6 @@ pub(super) struct Exchange<'a, 'b> {
     client: &'a mut Client<'b>,
     server: &'a mut Stream,
     asked: &'a mut Asked,
-    used: &'a Use,
     record: &'a mut Record,
     /// Bytes of the request's head that were sent.
     sent: usize,
@@ -68,7 +66,6 @@ impl<'a, 'b> Exchange<'a, 'b> {
         client: &'a mut Client<'b>,
         server: &'a mut Stream,
         asked: &'a mut Asked,
-        used: &'a Use,
         record: &'a mut Record,
     ) -> Self {
         let close = asked.close;
@@ -76,7 +73,6 @@ impl<'a, 'b> Exchange<'a, 'b> {
             client,
             server,
             asked,
-            used,
             record,
             sent: 0,
             is_deaf: false,
@@ -335,7 +331,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         let head = out.len();
         let taken = body.take(rest, &mut out).map_err(|Malformed| Failure::Server("sends malformed chunks"))?;
         self.reuse = reuse && taken.used == rest.len();
-        self.record.answered(status, self.used.server());
+        self.record.answered(status);
         self.record.bytes_out = taken.content;
         self.stage = Stage::Body(body);
         let mut second = &rest[..taken.used];

@@ -2,7 +2,7 @@
 //! responses.
 
 use super::body::Body;
-use super::client::{Asked, Client, Record};
+use super::client::{Asked, CLIENT_GONE, Client, Record};
 use super::exchange::{Exchange, Failure};
 use super::head;
 use super::waiting::Next;
@@ -160,6 +160,7 @@ impl Client<'_> {
                     used
                 }
             };
+            record.server = Some((used.server().addr, used.server().index()));
             let kept = if may_reuse { used.server().lean.take() } else { None };
             let is_reused = kept.is_some();
             let mut server = match kept {
@@ -178,7 +179,7 @@ impl Client<'_> {
             if was_sent {
                 used.server().stats().retries.add(1);
             }
-            let mut exchange = Exchange::new(self, &mut server, asked, &used, record);
+            let mut exchange = Exchange::new(self, &mut server, asked, record);
             let result = poll_fn(|cx| exchange.poll(cx)).await;
             let (is_sent, waits_for_client) = (exchange.is_sent, exchange.waits_for_client());
             let Exchange { reuse, close, .. } = exchange;
@@ -303,6 +304,7 @@ impl Client<'_> {
     /// Responds instead of a server. The connection continues if the whole request has been read.
     async fn refuse(&mut self, asked: &Asked, record: &mut Record, reply: impl Reply) -> Then {
         record.status = reply.status();
+        record.server = record.server.filter(|_| Refusal::is_of_server(record.status));
         let site = self.site;
         let close = asked.close || !asked.body.is_done() || site.stop.is_requested() || site.is_retired();
         let mut out = self.core().buffers.take();
@@ -322,7 +324,8 @@ impl Client<'_> {
     fn note(&self, asked: &Asked, record: &Record) {
         let Record { status, server, bytes_in, bytes_out, is_broken } = *record;
         let took = asked.started.elapsed();
-        self.site.count_answer(self.from.listener, server.map(|(_, index)| index), Answer::new(status, took));
+        let answers = server.filter(|_| status != CLIENT_GONE).map(|(_, index)| index);
+        self.site.count_answer(self.from.listener, answers, Answer::new(status, took));
         let stats = self.site.listener_stats(self.from.listener);
         stats.bytes_in.add(bytes_in);
         stats.bytes_out.add(bytes_out);

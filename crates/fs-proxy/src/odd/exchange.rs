@@ -36,6 +36,7 @@ pub(crate) struct Exchange {
     started: Instant,
     pub(crate) progress: Option<Rc<Progress>>,
     pub(crate) status: u16,
+    /// The server of the response, or the last one that was tried.
     pub(crate) server: Option<(SocketAddr, ServerIndex)>,
     pub(crate) bytes_out: u64,
     /// The response was incomplete.
@@ -93,7 +94,8 @@ impl Exchange {
 
     fn count(&self) {
         let answer = Answer::new(self.status, self.started.elapsed());
-        self.site.count_answer(self.listener, self.server.map(|(_, index)| index), answer);
+        let answers = self.server.filter(|_| self.status != CLIENT_GONE).map(|(_, index)| index);
+        self.site.count_answer(self.listener, answers, answer);
     }
 }
 

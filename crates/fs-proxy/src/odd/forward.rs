@@ -11,6 +11,7 @@ use crate::config::Timeouts;
 use crate::http1::head::LINES_MAX;
 use crate::refusal::Refusal;
 use crate::routes::{self, Destination, Facts, Fields};
+use crate::stats::ServerIndex;
 use crate::upstream::{Pick, Upstream, Use};
 use fs_stacks::Stream;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
@@ -19,6 +20,7 @@ use hyper::client::conn::http1::Builder;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -84,7 +86,7 @@ pub(crate) async fn forward(client: &Rc<Client>, request: Request<Incoming>) -> 
     exchange.progress = Some(progress.clone());
     let request = Request::from_parts(head, body);
     let may_reuse = upgrade.is_none();
-    match attempts(client, (&upstream, key), request, &progress, upgrade).await {
+    match attempts(client, (&upstream, key), request, &progress, upgrade, &mut exchange.server).await {
         Ok((response, sender, used)) => answer(client, response, Lease { sender, may_reuse, used, progress }, exchange),
         Err(refusal) => refuse(refusal, exchange),
     }
@@ -111,6 +113,7 @@ async fn attempts(
     mut request: Request<RequestBody>,
     progress: &Rc<Progress>,
     upgrade: Option<HeaderValue>,
+    last: &mut Option<(SocketAddr, ServerIndex)>,
 ) -> Result<Answer, Refusal> {
     let site = &client.site;
     let mut tried = Vec::new();
@@ -139,6 +142,7 @@ async fn attempts(
                 used
             }
         };
+        *last = Some((used.server().addr, used.server().index()));
         headers::ensure_host(&mut request, used.server().addr);
         if upstream.is_http2 {
             headers::to_http2(&mut request, used.server().tls.is_some())?;
@@ -342,7 +346,6 @@ fn answer(
     let (mut head, body) = response.into_parts();
     let framing = headers::to_client(&mut head);
     exchange.status = head.status.as_u16();
-    exchange.server = Some((lease.used.server().addr, lease.used.server().index()));
     if head.status == StatusCode::SWITCHING_PROTOCOLS && lease.may_reuse {
         // The client did not request it, so it could not understand the following bytes.
         lease.used.complain(&"switches protocols without being asked");
@@ -378,6 +381,7 @@ fn redirect(status: u16, location: &str, exchange: Exchange) -> Response<WebBody
 
 fn refuse(refusal: Refusal, mut exchange: Exchange) -> Response<WebBody> {
     exchange.status = refusal.0;
+    exchange.server = exchange.server.filter(|_| Refusal::is_of_server(refusal.0));
     let mut text = refusal.text();
     let length = HeaderValue::from(text.len());
     if exchange.is_head() {
