@@ -3,6 +3,7 @@
 
 use crate::part::Outcome;
 use crate::run::{Run, target};
+use crate::tools::is_root;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -92,7 +93,7 @@ fn with_nextest(
     let Ok(report) = std::fs::read_to_string(&junit) else {
         return Outcome::one(&format!("{}: no test ran", run.name()), false);
     };
-    let mut outcome = counts(&report);
+    let mut outcome = counts(&report, is_root());
     if !succeeded && outcome.failed.is_empty() {
         outcome.failed.push(format!("{}: cargo nextest failed", run.name()));
     }
@@ -100,8 +101,8 @@ fn with_nextest(
 }
 
 /// Counts a JUnit report. A test that printed a line "skipped: …" could not run here, and counts as
-/// skipped.
-fn counts(report: &str) -> Outcome {
+/// skipped, but not if it did not notice that this is root ([`is_needless`]).
+fn counts(report: &str, is_root: bool) -> Outcome {
     let mut outcome = Outcome::default();
     for case in report.split("<testcase ").skip(1) {
         let case = case.split("</testcase>").next().unwrap_or_default();
@@ -109,10 +110,12 @@ fn counts(report: &str) -> Outcome {
             let rest = case.split_once(&format!("{name}=\"")).map_or("", |(_, rest)| rest);
             rest.split('"').next().unwrap_or_default()
         };
+        let mut skips = case.split(['\n', '>']).filter(|line| is_skip(line)).peekable();
+        let has_skipped = skips.peek().is_some();
         // A flaky test would have <flakyFailure>, but there are no retries.
-        if case.contains("<failure ") || case.contains("<error ") {
+        if case.contains("<failure ") || case.contains("<error ") || skips.any(|line| is_root && is_needless(line)) {
             outcome.failed.push(format!("{} {}", attribute("classname"), attribute("name")));
-        } else if case.split(['\n', '>']).any(is_skip) {
+        } else if has_skipped {
             outcome.skipped += 1;
         } else {
             outcome.passed += 1;
@@ -128,7 +131,7 @@ fn with_cargo(run: &mut Run, arguments: &[&str], lab: &str, files: &Path, limit_
     command.env("FS_LAB", lab);
     command.env("TMPDIR", files);
     let succeeded = run.succeeds(&mut command, 4 * limit_s);
-    let outcome = libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default());
+    let outcome = libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default(), is_root());
     if !succeeded && outcome.failed.is_empty() {
         return Outcome::one(&format!("{}: cargo test failed", run.name()), false);
     }
@@ -140,18 +143,30 @@ fn is_skip(line: &str) -> bool {
     line.starts_with("skipped: ")
 }
 
+/// Returns true for the line of a test that is skipped because it does not run as root. Of a test
+/// that runs as root, it is wrong about that, and has tested nothing.
+fn is_needless(line: &str) -> bool {
+    line.contains("needs root") || line.contains("not root")
+}
+
 /// Counts the output of `cargo test`: its lines "test NAME ... ok", and with `--show-output` the
-/// tests that printed "skipped: …".
-pub(crate) fn libtest_counts(text: &str) -> Outcome {
+/// tests that printed "skipped: …", as [`counts`] does.
+pub(crate) fn libtest_counts(text: &str, is_root: bool) -> Outcome {
     let mut outcome = Outcome::default();
     // The test that printed the lines that follow, unless it failed or is counted as skipped.
-    let mut of_passed = false;
+    let mut of_passed = None;
     for line in text.lines() {
         if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
-            of_passed = !outcome.failed.iter().any(|failed| failed == name);
-        } else if of_passed && is_skip(line) {
-            (of_passed, outcome.passed) = (false, outcome.passed.saturating_sub(1));
-            outcome.skipped += 1;
+            of_passed = (!outcome.failed.iter().any(|failed| failed == name)).then_some(name);
+        } else if is_skip(line)
+            && let Some(name) = of_passed.take()
+        {
+            outcome.passed = outcome.passed.saturating_sub(1);
+            if is_root && is_needless(line) {
+                outcome.failed.push(name.into());
+            } else {
+                outcome.skipped += 1;
+            }
         }
         let Some((name, result)) = line.strip_prefix("test ").and_then(|test| test.rsplit_once(" ... ")) else {
             continue;
@@ -231,17 +246,22 @@ skipped: c: not root
 </system-err></testcase>
             <testcase name="e" classname="fs-xdp" time="0.1"><system-err>skipped: e (no macvlan)
 </system-err></testcase></testsuite></testsuites>"#;
-        let outcome = counts(report);
+        let outcome = counts(report, false);
         assert_eq!(outcome, Outcome { passed: 2, skipped: 2, failed: vec!["fs-core::attacks b".into()] });
         assert_eq!(outcome.verdict(), "2 passed, 1 failed, 2 skipped");
+        let failed = vec!["fs-core::attacks b".into(), "fs-tests c".into()];
+        assert_eq!(counts(report, true), Outcome { passed: 2, skipped: 1, failed });
     }
 
     #[test]
     fn counts_what_cargo_test_prints() {
         let text = "running 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d ... ignored\n";
-        assert_eq!(libtest_counts(text), Outcome { passed: 1, skipped: 0, failed: vec!["b::c".into()] });
+        assert_eq!(libtest_counts(text, true), Outcome { passed: 1, skipped: 0, failed: vec!["b::c".into()] });
         let text = "test a ... ok\ntest b ... ok\ntest c ... FAILED\n\nsuccesses:\n\n---- a stdout ----\nskipped: a\nskipped: a\n\n\
                     failures:\n\n---- c stdout ----\nskipped: c\n";
-        assert_eq!(libtest_counts(text), Outcome { passed: 1, skipped: 1, failed: vec!["c".into()] });
+        assert_eq!(libtest_counts(text, true), Outcome { passed: 1, skipped: 1, failed: vec!["c".into()] });
+        let text = "test a ... ok\n\nsuccesses:\n\n---- a stdout ----\nskipped: a (needs root)\n";
+        assert_eq!(libtest_counts(text, false), Outcome { passed: 0, skipped: 1, failed: Vec::new() });
+        assert_eq!(libtest_counts(text, true), Outcome { passed: 0, skipped: 0, failed: vec!["a".into()] });
     }
 }

@@ -3,6 +3,7 @@
 use crate::nextest;
 use crate::part::{Outcome, Part};
 use crate::run::{Run, target};
+use crate::tools::is_root;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -148,7 +149,7 @@ fn doctests(run: &mut Run) -> Outcome {
     let mut command = Command::new("cargo");
     command.args(["test", "--doc", "--no-fail-fast"]).args(nextest::workspace());
     let passed = run.succeeds(&mut command, LIMIT_S);
-    let outcome = nextest::libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default());
+    let outcome = nextest::libtest_counts(&std::fs::read_to_string(run.log()).unwrap_or_default(), is_root());
     if passed || !outcome.failed.is_empty() { outcome } else { Outcome::one("doctests", false) }
 }
 

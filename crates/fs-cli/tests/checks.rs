@@ -34,10 +34,33 @@ fn doctor_refuses_missing_device() {
     assert!(!output.status.success());
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(said["device_works"], false);
-    let findings = said["findings"].as_array().unwrap();
-    let device = findings.iter().find(|finding| finding["what"] == "device").unwrap();
+    let device = finding(&said, "device");
     assert_eq!(device["grade"], "bad");
     assert!(device["do"].as_str().unwrap().contains("ip link"), "{device}");
+}
+
+fn finding<'a>(report: &'a serde_json::Value, what: &str) -> &'a serde_json::Value {
+    report["findings"].as_array().unwrap().iter().find(|finding| finding["what"] == what).unwrap()
+}
+
+/// Runs `fastsock` without any capability.
+fn without_rights() -> Command {
+    let mut command = Command::new("setpriv");
+    if rustix::process::geteuid().is_root() {
+        command.args(["--bounding-set=-all", "--inh-caps=-all"]);
+    }
+    command.args(["--no-new-privs", env!("CARGO_BIN_EXE_fastsock")]);
+    command
+}
+
+#[test]
+fn doctor_without_rights_says_that_af_xdp_does_not_work() {
+    let mut command = without_rights();
+    command.args(["doctor", "--json", "--control", "/nonexistent/control.sock"]).env_remove("LD_PRELOAD");
+    let output = command.output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(finding(&report, "privilege")["grade"], "bad", "{report}");
+    assert_eq!((output.status.code(), &report["device_works"]), (Some(1), &false.into()));
 }
 
 /// As with `fastsock doctor | head -1`.
@@ -112,11 +135,8 @@ fn addresses_are_checked_before_the_device_is_opened() {
     let wire = |device| format!("[wire]\ndevice = '{device}'\n[[wire.port]]\nport = 80\naddresses = ['192.0.2.1']");
     for (device, expected) in [("lo", "lo does not have the address 192.0.2.1"), ("fs-none0", "cannot serve [wire]")] {
         std::fs::write(&file, wire(device)).unwrap();
-        let mut command = Command::new("setpriv");
-        if rustix::process::geteuid().is_root() {
-            command.args(["--bounding-set=-all", "--inh-caps=-all"]);
-        }
-        command.args(["--no-new-privs", env!("CARGO_BIN_EXE_fastsock"), "up", "--config"]).arg(&file);
+        let mut command = without_rights();
+        command.args(["up", "--config"]).arg(&file);
         let output = command.arg("--control").arg(directory.0.join("control.sock")).output().unwrap();
         let says = said(&output);
         assert!(!output.status.success() && says.contains(expected), "{says}");

@@ -26,25 +26,25 @@ fn finds(name: &str, rules: Rules) {
     println!("{name}: {what} after {} steps, {} states", way.len(), found.states);
 }
 
-fn holds(found: &Found) {
-    println!("{} states", found.states);
-    assert!(found.states > 10_000);
+/// Returns the number of states: fewer mean that a step of the model is never taken any more.
+fn holds(found: &Found) -> usize {
     assert!(found.wrong.is_empty(), "{:#?}", found.wrong);
+    found.states
 }
 
 #[test]
 fn holds_for_two_producers() {
-    holds(&explore(&Rules { bytes: 1, producers: 2, ..RULES }));
+    assert_eq!(holds(&explore(&Rules { bytes: 1, producers: 2, ..RULES })), 1_516_592);
 }
 
 #[test]
 fn holds_with_deaths_and_jumps() {
-    holds(&explore(&Rules { bytes: 2, deaths: true, ..RULES }));
+    assert_eq!(holds(&explore(&Rules { bytes: 2, deaths: true, ..RULES })), 582_534);
 }
 
 #[test]
 fn holds_with_requests_taken_back() {
-    holds(&explore(&Rules { bytes: 2, may_hold: true, ..RULES }));
+    assert_eq!(holds(&explore(&Rules { bytes: 2, may_hold: true, ..RULES })), 152_018);
 }
 
 #[test]

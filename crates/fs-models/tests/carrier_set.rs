@@ -30,42 +30,42 @@ fn finds(name: &str, rules: Rules) {
     println!("{name}: {what} after {} steps, {} states", way.len(), found.states);
 }
 
-fn holds(rules: Rules) {
+/// Returns the number of states: fewer mean that a step of the model is never taken any more.
+fn holds(rules: Rules) -> usize {
     let found = explore(&rules);
-    println!("{} states", found.states);
-    assert!(found.states > 10_000);
     assert!(found.wrong.is_empty(), "{:#?}", found.wrong);
+    found.states
 }
 
 #[test]
 fn holds_level_triggered() {
-    holds(level());
+    assert_eq!(holds(level()), 51_588);
 }
 
 #[test]
 fn holds_edge_triggered() {
-    holds(edge());
+    assert_eq!(holds(edge()), 324_932);
 }
 
 #[test]
 fn holds_for_two_senders() {
-    holds(two_senders());
+    assert_eq!(holds(two_senders()), 599_838);
 }
 
 #[test]
 fn holds_with_requests_taken_back() {
-    holds(Rules { may_hold: true, ..level() });
+    assert_eq!(holds(Rules { may_hold: true, ..level() }), 57_797);
 }
 
 #[test]
 fn holds_for_added_connections() {
-    holds(adds());
-    holds(Rules { edge: true, ..adds() });
+    assert_eq!(holds(adds()), 189_304);
+    assert_eq!(holds(Rules { edge: true, ..adds() }), 219_389);
 }
 
 #[test]
 fn holds_for_changed_registrations() {
-    holds(changes());
+    assert_eq!(holds(changes()), 298_976);
 }
 
 #[test]

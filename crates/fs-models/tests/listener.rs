@@ -17,11 +17,11 @@ fn rules(tasks: &[usize]) -> Rules {
     }
 }
 
-fn holds(rules: &Rules) {
+/// Returns the number of states: fewer mean that a step of the model is never taken any more.
+fn holds(rules: &Rules) -> usize {
     let found = explore(rules);
-    println!("{} states", found.states);
-    assert!(found.states > 500);
     assert!(found.wrong.is_empty(), "{:#?}", found.wrong);
+    found.states
 }
 
 fn finds(name: &str, rules: &Rules) {
@@ -34,10 +34,10 @@ fn finds(name: &str, rules: &Rules) {
 #[test]
 fn no_connection_is_lost_doubled_or_left_waiting() {
     // Two tasks of one listener, a listener on each of two cores, and both.
-    holds(&rules(&[0, 0]));
-    holds(&rules(&[0, 1]));
-    holds(&Rules { comes: [1, 2], ..rules(&[0, 0, 1]) });
-    holds(&Rules { kernel_first: 3, ..rules(&[0, 1]) });
+    assert_eq!(holds(&rules(&[0, 0])), 3_856);
+    assert_eq!(holds(&rules(&[0, 1])), 24_188);
+    assert_eq!(holds(&Rules { comes: [1, 2], ..rules(&[0, 0, 1]) }), 73_914);
+    assert_eq!(holds(&Rules { kernel_first: 3, ..rules(&[0, 1]) }), 56_487);
 }
 
 #[test]

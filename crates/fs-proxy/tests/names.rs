@@ -20,7 +20,7 @@ const WITH_FILES: &str =
 fn start(config: &Path, hosts: &Path, resolv_conf: &Path) -> Option<Proxy> {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     if !is_root || !fs_stacks::testing::output("unshare", &["-m", "true"]).status.success() {
-        println!("skipped: needs root, and a mount namespace");
+        println!("skipped: needs a mount namespace, which root can make");
         return None;
     }
     let [file, hosts, resolv_conf] = [config, hosts, resolv_conf].map(|path| path.to_str().unwrap());
@@ -122,7 +122,7 @@ fn name_server(last: u8, records: Arc<Mutex<Vec<Record>>>) -> Option<(PathBuf, A
     // An address of this test alone.
     let own = format!("127.{last}.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
     let Ok(socket) = UdpSocket::bind((&*own, 53)) else {
-        println!("skipped: needs root");
+        println!("skipped: {own}:53 is taken, or reserved for root");
         return None;
     };
     let queries = Arc::new(AtomicUsize::new(0));
@@ -300,7 +300,9 @@ fn services_have_weights_and_priorities() {
 fn lookups_do_not_delay_signals() {
     // An address of this test alone.
     let own = format!("127.77.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
-    let Ok(silent) = UdpSocket::bind((&*own, 53)) else { return println!("skipped: needs root") };
+    let Ok(silent) = UdpSocket::bind((&*own, 53)) else {
+        return println!("skipped: {own}:53 is taken, or reserved for root");
+    };
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
     let server = at("127.0.0.1", 0, "server");
     let [hosts, resolv_conf, log] = ["hosts", "resolv.conf", "access.log"].map(temp_path);

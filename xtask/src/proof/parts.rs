@@ -62,7 +62,7 @@ fn tested(run: &mut Run, mut command: Command, limit_s: u64) -> Outcome {
         command.args((!has_dashes).then_some("--")).arg("--show-output");
     }
     let passed = run.succeeds(&mut command, limit_s);
-    let outcome = nextest::libtest_counts(&log(run)[before..]);
+    let outcome = nextest::libtest_counts(&log(run)[before..], is_root());
     if passed == outcome.failed.is_empty() && (!passed || outcome.passed + outcome.skipped > 0) {
         return outcome;
     }

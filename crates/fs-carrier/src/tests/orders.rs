@@ -7,6 +7,7 @@
 use loom::thread;
 
 use super::fake::{Fake, Pipe};
+use crate::crowd::Crowd;
 use crate::kernel::{Errno, Event, KernelSet, Machine, RecvMode, Registration};
 use crate::pair::Pair;
 use crate::region::{End, Region, SideRef};
@@ -16,12 +17,21 @@ use crate::spin::Pacing;
 /// A spin is one check.
 const PACING: Pacing = Pacing { spin_ns: 1, room_ns: 0, yields: 1, is_eager: false, crowd: None };
 
+/// The processors are wanted by others, so no end waits for room.
+static CROWD: Crowd = Crowd::new();
+const CROWDED: Pacing = Pacing { crowd: Some(&CROWD), ..PACING };
+
 fn pairs() -> (Pair<Fake>, Pair<Fake>, std::sync::Arc<Pipe>) {
+    pairs_of(8, PACING)
+}
+
+/// With rings of this many bytes.
+fn pairs_of(ring: usize, pacing: Pacing) -> (Pair<Fake>, Pair<Fake>, std::sync::Arc<Pipe>) {
     let (forth, back) = (Pipe::new(), Pipe::new());
-    let region = Region::new(8);
+    let region = Region::new(ring);
     let a = Fake { outgoing: forth.clone(), incoming: back.clone(), thread: 1 };
     let b = Fake { outgoing: back, incoming: forth.clone(), thread: 2 };
-    let promote = |kernel, end| Pair::promote(kernel, region.clone(), end, SideRef::new(), PACING).unwrap();
+    let promote = |kernel, end| Pair::promote(kernel, region.clone(), end, SideRef::new(), pacing).unwrap();
     (promote(a, End::A), promote(b, End::B), forth)
 }
 
@@ -65,6 +75,53 @@ fn receives_in_order_from_the_kernel() {
 #[test]
 fn receives_in_order_from_the_ring() {
     receives_in_order(true);
+}
+
+/// P3: the ring fills, so the last bytes are the kernel's. `call` is what the receiver does first.
+/// A sender that yields lets loom run the receiver at that point only, so it does not wait for room.
+fn keeps_order_over_a_full_ring(unread: u8, call: impl Fn(&Pair<Fake>, &mut Vec<u8>) + Send + Sync + 'static) {
+    // More than the ring has room for, and than stands in the word's line.
+    const ALL: u8 = 80;
+    // Two lost slices. The time of the machine stays 0, in the pause.
+    assert!(CROWD.has_spun(0, 4_000_000) && CROWD.has_spun(4_000_000, 8_000_000));
+    check(move || {
+        let (a, b, _forth) = pairs_of(64, CROWDED);
+        assert!(b.consumer().set_ring());
+        if unread > 0 {
+            let first: Vec<u8> = (0..unread).collect();
+            assert_eq!(a.send(&first, false), Ok(first.len()));
+        }
+        let sender = thread::spawn(move || {
+            let rest: Vec<u8> = (unread..ALL).collect();
+            assert_eq!(a.send(&rest, false), Ok(rest.len()));
+            a
+        });
+        let mut got = Vec::new();
+        call(&b, &mut got);
+        let _a = sender.join().unwrap();
+        while got.len() < ALL.into() {
+            receive(&b, &mut got);
+        }
+        assert!(got.iter().copied().eq(0..ALL), "{got:?}");
+    });
+}
+
+fn receive(b: &Pair<Fake>, got: &mut Vec<u8>) {
+    let mut piece = [0; 60];
+    if let Ok(n) = b.recv(&mut piece, RecvMode::NOW) {
+        got.extend_from_slice(&piece[..n]);
+    }
+}
+
+#[test]
+fn receives_in_order_while_the_ring_fills() {
+    keeps_order_over_a_full_ring(0, receive);
+    keeps_order_over_a_full_ring(20, receive);
+}
+
+#[test]
+fn pins_in_order_while_the_ring_fills() {
+    keeps_order_over_a_full_ring(20, |b, _| b.pin());
 }
 
 #[test]

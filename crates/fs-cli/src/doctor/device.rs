@@ -85,17 +85,8 @@ fn mtu(device: &NetDevice) -> Finding {
 }
 
 fn queues(device: &NetDevice) -> Vec<Finding> {
-    let count = device.queue_counts().rx;
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let queues = if count > cpus {
-        Finding::note(
-            "queues",
-            format!("{count} receive queues for {cpus} CPUs, so each core serves several queues"),
-            format!("ethtool -L {} combined {cpus}", device.name),
-        )
-    } else {
-        Finding::good("queues", format!("{count} receive queue{}, {cpus} CPUs", if count == 1 { "" } else { "s" }))
-    };
+    let queues = queues_for(cpus, device.queue_counts().rx, &device.name);
     let steering = match fs_xdp::steering_report(&device.name) {
         Ok(report) => Finding::good("steering", report.to_string()),
         Err(error) => {
@@ -103,6 +94,17 @@ fn queues(device: &NetDevice) -> Vec<Finding> {
         }
     };
     vec![queues, steering]
+}
+
+fn queues_for(cpus: u32, count: u32, name: &str) -> Finding {
+    if count > cpus {
+        return Finding::note(
+            "queues",
+            format!("{count} receive queues for {cpus} CPUs, so each core serves several queues"),
+            format!("ethtool -L {name} combined {cpus}"),
+        );
+    }
+    Finding::good("queues", format!("{count} receive queue{}, {cpus} CPUs", if count == 1 { "" } else { "s" }))
 }
 
 /// Reports missing offloads, and the speed that they cost where packets are copied (decision 0029).
@@ -173,6 +175,7 @@ fn default_route(ipv4: &str, ipv6: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::Grade;
     use super::*;
 
     const IPV4: &str = "\
@@ -203,18 +206,41 @@ fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
         assert_eq!(default_route(&ipv4, &ipv6), None);
     }
 
-    /// An unknown device has no TSO, and only veth has a peer device.
-    #[test]
-    fn reports_what_slows_bulk_down() {
-        let device = |driver: &str| NetDevice {
+    /// A device that is up, and that this machine does not have.
+    fn device(driver: &str) -> NetDevice {
+        NetDevice {
             name: "fsnone".into(),
             index: 0,
             mtu: 1500,
             mac: [0; 6],
             hardware_type: 1,
-            flags: 0,
+            flags: 1,
             driver: driver.into(),
-        };
+        }
+    }
+
+    /// `ARPHRD_*` of linux/if_arp.h.
+    #[test]
+    fn only_an_ethernet_device_that_is_up_works() {
+        let grade = |hardware_type, flags| interface(&NetDevice { hardware_type, flags, ..device("ice") }).grade;
+        const ETHER: u16 = 1;
+        const LOOPBACK: u16 = 772;
+        const NONE: u16 = 65_534;
+        assert_eq!((grade(ETHER, 1), grade(ETHER, 0)), (Grade::Good, Grade::Bad));
+        assert_eq!((grade(LOOPBACK, 1), grade(NONE, 1)), (Grade::Bad, Grade::Bad));
+    }
+
+    #[test]
+    fn limits_are_notes() {
+        let with_mtu = |bytes| mtu(&NetDevice { mtu: bytes, ..device("ice") }).grade;
+        assert_eq!((with_mtu(1500), with_mtu(3506), with_mtu(3507)), (Grade::Good, Grade::Good, Grade::Note));
+        let queues = |count| queues_for(4, count, "fsnone").grade;
+        assert_eq!((queues(1), queues(4), queues(5)), (Grade::Good, Grade::Good, Grade::Note));
+    }
+
+    /// An unknown device has no TSO, and only veth has a peer device.
+    #[test]
+    fn reports_what_slows_bulk_down() {
         assert!(program(&device("veth")).is_none(), "it runs no program");
         let said = |driver| bulk(&device(driver)).iter().map(|finding| format!("{finding:?}")).collect::<Vec<_>>();
         let card = said("ice");

@@ -41,7 +41,7 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(firewall::look());
     findings.extend(running::look(&args.control));
     let worst = findings.iter().map(|finding| finding.grade).max().unwrap_or(Grade::Good);
-    let code = if worst == Grade::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    let code = if works(worst) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     // println! would panic if the reader has gone, such as head(1).
     let mut output = std::io::stdout();
     if args.json {
@@ -62,6 +62,10 @@ pub(crate) fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
+fn works(worst: Grade) -> bool {
+    worst != Grade::Bad
+}
+
 /// `device_works` has the same meaning as the exit status.
 fn json(findings: &[Finding], worst: Grade) -> serde_json::Value {
     let object = |finding: &Finding| {
@@ -69,7 +73,7 @@ fn json(findings: &[Finding], worst: Grade) -> serde_json::Value {
         serde_json::json!({ "what": what, "grade": grade.name().to_lowercase(), "says": says, "do": cure })
     };
     let findings: Vec<_> = findings.iter().map(object).collect();
-    serde_json::json!({ "device_works": worst != Grade::Bad, "findings": findings })
+    serde_json::json!({ "device_works": works(worst), "findings": findings })
 }
 
 #[cfg(test)]
@@ -85,5 +89,6 @@ mod tests {
         let json = json(&[finding], Grade::Bad);
         assert_eq!((&json["device_works"], &json["findings"][0]["grade"]), (&false.into(), &"bad".into()));
         assert_eq!(json["findings"][0]["do"], "ip link set eth9 up");
+        assert!(works(Grade::Good) && works(Grade::Note), "a restriction is no failure");
     }
 }

@@ -183,6 +183,11 @@ impl Fields {
 pub(super) fn info(fd: RawFd) -> io::Result<TcpInfo> {
     let mut bytes = [0; INFO];
     option(fd, TCP, libc::TCP_INFO, &mut bytes)?;
+    Ok(of_bytes(bytes))
+}
+
+/// Reads a `struct tcp_info`.
+fn of_bytes(bytes: [u8; INFO]) -> TcpInfo {
     let mut fields = Fields { bytes, at: 0 };
     let mut info = TcpInfo::default();
     info.state = state(fields.u8());
@@ -243,7 +248,7 @@ pub(super) fn info(fd: RawFd) -> io::Result<TcpInfo> {
     let last =
         [&mut info.dsack_dups, &mut info.reord_seen, &mut info.rcv_ooopack, &mut info.snd_wnd, &mut info.rcv_wnd];
     last.into_iter().for_each(|field| *field = fields.u32());
-    Ok(info)
+    info
 }
 
 /// Converts a state number of `include/net/tcp_states.h`.
@@ -262,4 +267,191 @@ fn state(number: u8) -> Option<TcpState> {
         11 => TcpState::Closing,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fs_core::CongestionControl;
+    use fs_rt::{LinkChoice, Runtime};
+    use std::mem::offset_of;
+    use std::os::fd::AsFd;
+
+    const IP: i32 = libc::IPPROTO_IP;
+    const IPV6: i32 = libc::IPPROTO_IPV6;
+
+    /// A change of one option, what the kernel says of the socket then, and whether the kernel's
+    /// default comes back with ours.
+    type Row = (fn(&mut TcpOptions), Vec<(i32, i32, i64)>, bool);
+
+    fn rows() -> Vec<Row> {
+        vec![
+            (|all| all.nodelay = true, vec![(TCP, libc::TCP_NODELAY, 1)], true),
+            (
+                |all| {
+                    let seconds = Duration::from_secs;
+                    all.keepalive = Some(Keepalive { idle: seconds(71), interval: seconds(13), count: 5 });
+                },
+                vec![
+                    (TCP, libc::TCP_KEEPIDLE, 71),
+                    (TCP, libc::TCP_KEEPINTVL, 13),
+                    (TCP, libc::TCP_KEEPCNT, 5),
+                    (SOCKET, libc::SO_KEEPALIVE, 1),
+                ],
+                false,
+            ),
+            // The low half of `struct linger` is whether close(2) waits, the other one how long.
+            (|all| all.linger = Linger::Timeout(Duration::ZERO), vec![(SOCKET, libc::SO_LINGER, 1)], true),
+            (|all| all.linger = Linger::Timeout(Duration::from_secs(3)), vec![(SOCKET, libc::SO_LINGER, 0)], true),
+            (|all| all.ttl = Some(77), vec![(IP, libc::IP_TTL, 77), (IPV6, libc::IPV6_UNICAST_HOPS, 77)], true),
+            (|all| all.tos = 0x2c, vec![(IP, libc::IP_TOS, 0x2c), (IPV6, libc::IPV6_TCLASS, 0x2c)], true),
+            (|all| all.receive_buffer = Some(30_000), vec![(SOCKET, libc::SO_RCVBUF, 60_000)], false),
+            (|all| all.send_buffer = Some(40_000), vec![(SOCKET, libc::SO_SNDBUF, 80_000)], false),
+            (|all| all.cork = true, vec![(TCP, libc::TCP_CORK, 1)], true),
+            // Rounded up to 1, 3, 7, 15, … seconds.
+            (|all| all.defer_accept = Some(Duration::from_secs(5)), vec![(TCP, libc::TCP_DEFER_ACCEPT, 7)], true),
+            (
+                |all| all.user_timeout = Some(Duration::from_millis(1234)),
+                vec![(TCP, libc::TCP_USER_TIMEOUT, 1234)],
+                true,
+            ),
+            (|all| all.syn_retries = Some(3), vec![(TCP, libc::TCP_SYNCNT, 3)], false),
+            (|all| all.not_sent_low = Some(5000), vec![(TCP, libc::TCP_NOTSENT_LOWAT, 5000)], true),
+            (|all| all.max_segment = Some(700), vec![(TCP, libc::TCP_MAXSEG, 700)], true),
+            (|all| all.window_clamp = Some(9000), vec![(TCP, libc::TCP_WINDOW_CLAMP, 9000)], false),
+            (|all| all.oob_inline = true, vec![(SOCKET, libc::SO_OOBINLINE, 1)], true),
+            (|all| all.receive_low = 9, vec![(SOCKET, libc::SO_RCVLOWAT, 9)], true),
+            (|all| all.pacing_max = Some(123_456), vec![(SOCKET, libc::SO_MAX_PACING_RATE, 123_456)], true),
+        ]
+    }
+
+    /// Returns an option as the kernel has it, with as many bytes as it writes.
+    fn asked(fd: &impl AsRawFd, level: i32, name: i32) -> i64 {
+        let mut value = [0; 8];
+        option(fd.as_raw_fd(), level, name, &mut value).unwrap();
+        i64::from_ne_bytes(value)
+    }
+
+    fn congestion(fd: &impl AsRawFd) -> String {
+        let mut name = [0; 16];
+        option(fd.as_raw_fd(), TCP, libc::TCP_CONGESTION, &mut name).unwrap();
+        String::from_utf8(name.into_iter().take_while(|&byte| byte != 0).collect()).unwrap()
+    }
+
+    /// Each alone, because an option must not be set together with another one only.
+    #[test]
+    fn kernel_has_each_option_that_is_set() {
+        let runtime = Runtime::builder().link(LinkChoice::Kernel).cores([0]).pin(false).build().unwrap();
+        let check = |_| async {
+            let core = CoreRef::require().unwrap();
+            for (family, is_v6) in
+                [(rustix::net::AddressFamily::INET, false), (rustix::net::AddressFamily::INET6, true)]
+            {
+                let socket = || rustix::net::socket(family, rustix::net::SocketType::STREAM, None);
+                let Ok(fresh) = socket() else { continue };
+                for (i, (change, expected, comes_back)) in rows().into_iter().enumerate() {
+                    let (socket, old) = (socket().unwrap(), TcpOptions::default());
+                    let mut new = old;
+                    change(&mut new);
+                    assert_ne!(new, old);
+                    apply(&core, socket.as_fd(), &old, &new).unwrap();
+                    // An IPv4 socket has no options of IPv6.
+                    let of_family = expected.iter().filter(|(level, ..)| is_v6 || *level != IPV6);
+                    for &(level, name, value) in of_family.clone() {
+                        assert_eq!(asked(&socket, level, name), value, "row {i}: option {name} of level {level}");
+                    }
+                    let _unchanged_where_the_kernel_has_no_default = apply(&core, socket.as_fd(), &new, &old);
+                    for &(level, name, _) in of_family.filter(|_| comes_back) {
+                        let default = asked(&fresh, level, name);
+                        assert_eq!(asked(&socket, level, name), default, "row {i}: default of option {name}");
+                    }
+                }
+                let (socket, old) = (socket().unwrap(), TcpOptions::default());
+                let keeps = TcpOptions { keepalive: Some(Keepalive::default()), ..old };
+                let reno = TcpOptions { congestion_control: Some(CongestionControl::NewReno), ..keeps };
+                apply(&core, socket.as_fd(), &old, &reno).unwrap();
+                assert_eq!(congestion(&socket), "reno");
+                apply(&core, socket.as_fd(), &reno, &old).unwrap();
+                assert_eq!(asked(&socket, SOCKET, libc::SO_KEEPALIVE), 0);
+            }
+        };
+        runtime.run(check).unwrap();
+    }
+
+    /// Each word of the structure is its own offset.
+    #[test]
+    fn fields_of_tcp_info_are_the_kernels() {
+        let mut bytes = [0; INFO];
+        for (i, word) in bytes.chunks_mut(4).enumerate() {
+            word.copy_from_slice(&(4 * i as u32).to_ne_bytes());
+        }
+        let info = of_bytes(bytes);
+        macro_rules! at {
+            ($value:expr, $field:ident) => {
+                let (value, at) = (u64::from($value), offset_of!(libc::tcp_info, $field) as u64);
+                // Of 8 bytes the other half is the next word.
+                let of_two = u64::from_ne_bytes(
+                    [(at as u32).to_ne_bytes(), (at as u32 + 4).to_ne_bytes()].concat().try_into().unwrap(),
+                );
+                assert!(value == at || value == of_two, "{}: {value:x}", stringify!($field));
+            };
+        }
+        at!(info.rto_us, tcpi_rto);
+        at!(info.ato_us, tcpi_ato);
+        at!(info.snd_mss, tcpi_snd_mss);
+        at!(info.rcv_mss, tcpi_rcv_mss);
+        at!(info.unacked, tcpi_unacked);
+        at!(info.sacked, tcpi_sacked);
+        at!(info.lost, tcpi_lost);
+        at!(info.retrans, tcpi_retrans);
+        at!(info.last_data_sent_ms, tcpi_last_data_sent);
+        at!(info.last_data_recv_ms, tcpi_last_data_recv);
+        at!(info.last_ack_recv_ms, tcpi_last_ack_recv);
+        at!(info.pmtu, tcpi_pmtu);
+        at!(info.rcv_ssthresh, tcpi_rcv_ssthresh);
+        at!(info.rtt_us, tcpi_rtt);
+        at!(info.rttvar_us, tcpi_rttvar);
+        at!(info.snd_ssthresh, tcpi_snd_ssthresh);
+        at!(info.snd_cwnd, tcpi_snd_cwnd);
+        at!(info.advmss, tcpi_advmss);
+        at!(info.reordering, tcpi_reordering);
+        at!(info.rcv_rtt_us, tcpi_rcv_rtt);
+        at!(info.rcv_space, tcpi_rcv_space);
+        at!(info.total_retrans, tcpi_total_retrans);
+        at!(info.pacing_rate, tcpi_pacing_rate);
+        at!(info.max_pacing_rate, tcpi_max_pacing_rate);
+        at!(info.bytes_acked, tcpi_bytes_acked);
+        at!(info.bytes_received, tcpi_bytes_received);
+        at!(info.segs_out, tcpi_segs_out);
+        at!(info.segs_in, tcpi_segs_in);
+        at!(info.notsent_bytes, tcpi_notsent_bytes);
+        at!(info.min_rtt_us, tcpi_min_rtt);
+        at!(info.data_segs_in, tcpi_data_segs_in);
+        at!(info.data_segs_out, tcpi_data_segs_out);
+        at!(info.delivery_rate, tcpi_delivery_rate);
+        at!(info.busy_time_us, tcpi_busy_time);
+        at!(info.rwnd_limited_us, tcpi_rwnd_limited);
+        at!(info.sndbuf_limited_us, tcpi_sndbuf_limited);
+        at!(info.delivered, tcpi_delivered);
+        at!(info.delivered_ce, tcpi_delivered_ce);
+        at!(info.bytes_sent, tcpi_bytes_sent);
+        at!(info.bytes_retrans, tcpi_bytes_retrans);
+        at!(info.dsack_dups, tcpi_dsack_dups);
+        at!(info.reord_seen, tcpi_reord_seen);
+        at!(info.rcv_ooopack, tcpi_rcv_ooopack);
+        at!(info.snd_wnd, tcpi_snd_wnd);
+        at!(info.rcv_wnd, tcpi_rcv_wnd);
+        // state, ca_state, retransmits, probes, backoff, options, scales, flags.
+        let mut bytes = [0; INFO];
+        bytes[..8].copy_from_slice(&[8, 4, 21, 22, 23, 0b01_0010, 0x73, 1]);
+        let info = of_bytes(bytes);
+        assert_eq!((info.state, info.ca_state), (Some(TcpState::CloseWait), CaState::Loss));
+        assert_eq!((info.retransmits, info.probes, info.backoff), (21, 22, 23));
+        let options =
+            |info: TcpInfo| [info.timestamps, info.sack, info.window_scaling, info.ecn, info.ecn_seen, info.syn_data];
+        assert_eq!(options(info), [false, true, false, false, true, false]);
+        bytes[5] = 0b10_1101;
+        assert_eq!(options(of_bytes(bytes)), [true, false, true, true, false, true]);
+        assert_eq!((info.snd_wscale, info.rcv_wscale, info.delivery_rate_app_limited), (3, 7, true));
+    }
 }

@@ -14,7 +14,7 @@ const LOOPBACK: u64 = 1;
 pub(crate) fn skipped_without_tcx(test: &str) -> bool {
     let skipped = !has_tcx();
     if skipped {
-        println!("skipped: {test} (needs root and tcx, Linux 6.6)");
+        println!("skipped: {test} (needs tcx, Linux 6.6)");
     }
     skipped
 }
