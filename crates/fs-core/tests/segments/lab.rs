@@ -194,10 +194,14 @@ impl Lab {
 
     /// Receives a whole packet, its transport checksum marked as verified.
     pub(crate) fn inject(&mut self, bytes: &[u8]) {
+        self.inject_as(bytes, RxChecksum::Verified);
+    }
+
+    pub(crate) fn inject_as(&mut self, bytes: &[u8], checksum: RxChecksum) {
         let mut frame = self.stack.pool_mut().alloc().expect("a frame");
         frame.grow_back(bytes.len());
         self.stack.pool_mut().bytes_mut(&mut frame).copy_from_slice(bytes);
-        self.stack.rx_batch(&mut vec![RxFrame { frame, iface: IfaceId(0), checksum: RxChecksum::Verified }]);
+        self.stack.rx_batch(&mut vec![RxFrame { frame, iface: IfaceId(0), checksum }]);
         self.stack.check(Some(0));
         self.stack.drain_events(&mut self.events);
     }

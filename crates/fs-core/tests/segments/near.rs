@@ -128,3 +128,23 @@ fn near_peer_that_does_not_acknowledge_gets_more() {
     let near = peer.write();
     assert!(near <= (128 << 10) + 1460, "{near}");
 }
+
+/// The shortest round trip was measured before the move.
+#[test]
+fn near_peer_that_moves_away_gets_its_window() {
+    let mut peer = Peer::new();
+    while peer.unread < 512 << 10 {
+        let sent = peer.write();
+        peer.acknowledge(sent, Duration::from_micros(30));
+    }
+    let near = peer.write();
+    assert!(near <= (128 << 10) + 1460, "{near}");
+    peer.acknowledge(near, Duration::from_millis(20));
+    let mut far = Vec::new();
+    for _ in 0..10 {
+        let sent = peer.write();
+        peer.acknowledge(sent, Duration::from_millis(20));
+        far.push(sent);
+    }
+    assert!(far.iter().any(|&sent| sent > 256 << 10), "{far:?}");
+}

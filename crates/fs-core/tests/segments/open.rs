@@ -271,3 +271,24 @@ fn ignores_syn_from_broadcast_address() {
     lab.inject(&packet);
     assert!(lab.one().has(SYN | ACK));
 }
+
+/// The checksum of packets from a virtual machine on the same host covers the pseudo header only.
+#[test]
+fn handshake_with_partial_checksums() {
+    for accepted in [true, false] {
+        let mut lab = Lab::new(TcpConfig::default());
+        lab.stack.update_interface(IfaceId(0), |interface| interface.accept_partial_checksum = accepted);
+        lab.listen(TcpOptions::default(), 0);
+        let syn = Seg { from: 4000, to: 80, seq: PEER_ISN, flags: SYN, window: 65535, ..Seg::default() };
+        let mut packet = write(&syn, false);
+        let words = [10 << 8, 2, 10 << 8, 1, 6, 20];
+        packet[36..38].copy_from_slice(&words.iter().sum::<u16>().to_be_bytes());
+        lab.inject_as(&packet, RxChecksum::Unknown);
+        if accepted {
+            assert!(lab.one().has(SYN | ACK));
+        } else {
+            lab.silence();
+        }
+        assert_eq!(lab.dropped(DropReason::BadTransportChecksum), u64::from(!accepted));
+    }
+}

@@ -2,6 +2,7 @@
 
 use crate::lab::*;
 use fs_core::*;
+use std::net::SocketAddr;
 
 /// TCP_USER_TIMEOUT counts from the last time that the window was closed, not from an earlier one.
 #[test]
@@ -195,4 +196,53 @@ fn lingering_data_is_sent_after_timeout() {
     let all = conn.ack.wrapping_add(15);
     lab.send(&Seg { ack: all, ..conn.seg(FIN | ACK) });
     assert_eq!(lab.one().seq, all, "TIME-WAIT's ACK");
+}
+
+/// Linux's `tcp_retries2` 15 is a time of 924.6 s, after which the next time-out ends the
+/// connection. Time-outs are 120 s apart by then (`TCP_RTO_MAX`).
+#[test]
+fn silent_peer_is_given_up_after_15_minutes() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let conn = lab.accept();
+    lab.stack.tcp_send(conn.id, b"never acknowledged").unwrap();
+    lab.pass(Duration::from_secs(920));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Established));
+    let sent = lab.sent().len();
+    assert!((15..=17).contains(&sent), "{sent} packets");
+    lab.pass(Duration::from_secs(130));
+    assert_eq!(lab.stack.tcp_state(conn.id), Ok(TcpState::Closed));
+}
+
+/// Linux's `tcp_syn_retries` 6 and `tcp_synack_retries` 5: 127 and 63 s.
+#[test]
+fn unanswered_handshakes_are_given_up_after_linuxs_retries() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let remote = SocketAddr::new(Lab::host(false, 2), 90);
+    let id = lab.stack.tcp_connect(Connect { remote, local: None, options: TcpOptions::default() }).unwrap();
+    lab.listen(TcpOptions::default(), 0);
+    let options = syn_options(None, true, None);
+    lab.send(&Seg { from: 4000, to: 80, seq: PEER_ISN, flags: SYN, window: 65535, options, ..Seg::default() });
+    lab.pass(Duration::from_secs(126));
+    assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::SynSent));
+    let sent = lab.sent();
+    let of = |flags: u8| sent.iter().filter(|seg| seg.flags == flags).count();
+    assert_eq!((of(SYN), of(SYN | ACK)), (1 + 6, 1 + 5));
+    lab.pass(Duration::from_secs(3));
+    assert_eq!(lab.stack.tcp_state(id), Ok(TcpState::Closed));
+    lab.silence();
+}
+
+/// Linux's `tcp_fin_timeout`.
+#[test]
+fn orphan_waits_a_minute_for_fin() {
+    let mut lab = Lab::new(TcpConfig::default());
+    let mut conn = lab.accept();
+    lab.stack.tcp_close(conn.id);
+    assert!(lab.one().has(FIN));
+    conn.ack = conn.ack.wrapping_add(1);
+    lab.send(&conn.seg(ACK));
+    lab.pass(Duration::from_secs(59));
+    assert_eq!(lab.stack.tcp_connections(), 1);
+    lab.pass(Duration::from_secs(2));
+    assert_eq!(lab.stack.tcp_connections(), 0);
 }

@@ -62,6 +62,7 @@ pub(super) struct Direction {
     delivered: Ranges,
     /// Data that arrived more than once.
     twice: Ranges,
+    /// The latest timestamp of those without a hole before them.
     tsval_delivered: Option<u32>,
     // ---- segments that have reached it
     /// Right edge of the window that it may use.
@@ -273,7 +274,10 @@ impl Direction {
                 }
                 self.tsval = Some(new);
                 if back.tsval_delivered.is_none_or(|latest| after(echo, latest)) {
-                    return Err(format!("a timestamp is echoed that never arrived: {:?}", back.tsval_delivered));
+                    return Err(format!(
+                        "a timestamp is echoed that never arrived in order: {:?}",
+                        back.tsval_delivered
+                    ));
                 }
             }
             (None, false) => {}
@@ -366,7 +370,9 @@ impl Direction {
             // A segment of an earlier connection.
             return;
         }
+        // RFC 7323 4.3 (2): a segment beyond a hole does not change what is echoed.
         if let Some((tsval, _)) = segment.timestamps
+            && start <= self.delivered.end_from(0)
             && self.tsval_delivered.is_none_or(|old| after(tsval, old))
         {
             self.tsval_delivered = Some(tsval);

@@ -220,6 +220,19 @@ fn follows_changes_of_rate() {
     assert!(world.run(4000, |_| {}) >= 85);
 }
 
+#[test]
+fn follows_longer_round_trip() {
+    let mut world = World::new(50, 10);
+    world.run(3000, |_| {});
+    world.rtt *= 10;
+    world.queue *= 10;
+    world.run(25_000, |_| {});
+    let rtt = u64::from(world.bbr.min_rtt_us().unwrap());
+    assert!((world.rtt..world.rtt + 2000).contains(&rtt), "{rtt}");
+    let used = world.run(4000, |_| {});
+    assert!(used >= 80, "{used} %");
+}
+
 /// The draft takes 2 % of loss for congestion whatever its cause; here a queue is required.
 #[test]
 fn tolerates_random_losses() {
