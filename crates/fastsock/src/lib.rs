@@ -67,24 +67,6 @@ pub mod local {
     pub use fs_compat::local::*;
 }
 
-/// The former name of [`net`].
-#[deprecated(note = "it is `fastsock::net` now")]
-pub mod send {
-    pub use fs_compat::net::*;
-}
-
-macro_rules! former {
-    ($($name:ident $(<$lifetime:lifetime>)?)*) => {
-        $(
-            #[doc = concat!("The former name of [`local::", stringify!($name), "`].")]
-            #[deprecated(note = "it is in `fastsock::local` now; `fastsock::net` has one that any thread may use")]
-            pub type $name $(<$lifetime>)? = local::$name $(<$lifetime>)?;
-        )*
-    };
-}
-
-former! { OwnedReadHalf OwnedWriteHalf ReadHalf<'a> TcpListener TcpSocket TcpStream UdpSocket WriteHalf<'a> }
-
 #[cfg(feature = "metrics")]
 pub use fs_rt::metrics;
 

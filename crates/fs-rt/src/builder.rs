@@ -390,18 +390,6 @@ impl Builder {
         self
     }
 
-    /// [`Builder::ephemeral_ports`].
-    #[deprecated(note = "use `ephemeral_ports`")]
-    pub fn active_ports(self, count: usize) -> Self {
-        self.ephemeral_ports(count)
-    }
-
-    /// [`Builder::ephemeral_ports_from`].
-    #[deprecated(note = "use `ephemeral_ports_from`")]
-    pub fn active_ports_from(self, first: u16) -> Self {
-        self.ephemeral_ports_from(first)
-    }
-
     /// Sets the randomness of the engine, for reproducible runs. Default: from the kernel.
     pub fn secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);

@@ -88,7 +88,7 @@ pub struct StackArgs {
     pub max_connections: Option<u32>,
     /// Local ports to reserve for outgoing connections: as many connections per source address and
     /// server.
-    #[arg(long, alias = "active-ports", value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub ephemeral_ports: Option<usize>,
     /// Start without the devices, which another process has, and take them when they are free.
     #[arg(skip)]
