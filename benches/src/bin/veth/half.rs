@@ -57,6 +57,8 @@ fn round(plan: &Plan, side: Side, mode: Mode, close: bool, rate: u32) -> Result<
     with_logs(&lab, |lab| {
         let _nginx = backend(lab)?;
         let _proxy = side.start(lab, None)?;
+        // In its first second a program opens its connections and touches its memory first.
+        latencies(1, mode, close, &["--rate", &rate.to_string()]).run(lab, Ns::Client)?;
         let result = latencies(plan.seconds, mode, close, &["--rate", &rate.to_string()]).run(lab, Ns::Client)?;
         let reached = result.requests_per_second;
         ensure!(reached > 0.995 * f64::from(rate), "{side:?} served {reached:.0} of {rate} requests/s");
