@@ -81,14 +81,14 @@ const SENDS: [(&str, Act); 4] = [
 
 /// What the receiver does.
 const RECEIVES: [(&str, Act); 8] = [
-    ("receives a byte", |stream| drop(stream.receive(1))),
-    ("receives", |stream| drop(stream.receive(9))),
-    ("receives all", |stream| drop(stream.receive(200))),
+    ("receives a byte", |stream| _ = stream.receive(1)),
+    ("receives", |stream| _ = stream.receive(9)),
+    ("receives all", |stream| _ = stream.receive(200)),
     ("peeks", |stream| stream.peek(9)),
     ("peeks at all", |stream| stream.peek(200)),
     ("pins", |stream| stream.world.b.pin()),
-    ("is about to sleep", |stream| drop(stream.world.b.before_sleep())),
-    ("asks for the ring", |stream| drop(stream.world.b.consumer().set_ring())),
+    ("is about to sleep", |stream| _ = stream.world.b.before_sleep()),
+    ("asks for the ring", |stream| _ = stream.world.b.consumer().set_ring()),
 ];
 
 /// Runs `action` before each access of `call`, for streams of which some bytes are unread.
@@ -107,7 +107,7 @@ fn every_access(call: (&str, Act), action: (&str, Act)) {
             println!("{unread} unread bytes, {}; before access {n}: {}", call.0, action.0);
             stream.receive_all();
             // What follows, too.
-            drop(stream.world.b.consumer().set_ring());
+            let _ = stream.world.b.consumer().set_ring();
             stream.send(2);
             stream.receive_all();
         }
@@ -141,7 +141,7 @@ fn words_that_the_peer_reads_are_released_and_acquired() {
         let calls = record(|| {
             action.1(&stream);
             stream.receive_all();
-            drop(stream.world.b.consumer().set_ring());
+            let _ = stream.world.b.consumer().set_ring();
             stream.send(50);
             stream.receive(30);
             stream.send(50);
