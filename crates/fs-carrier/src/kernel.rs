@@ -79,13 +79,6 @@ pub trait Machine {
 
     /// Returns whether the thread of that id has ended for certain.
     fn is_gone(&self, thread: u32) -> bool;
-
-    /// Returns true if the calling thread is the only one, in all processes, that uses its
-    /// connections. Its locks then need no locked instruction, which saves 5 ns each. A signal
-    /// handler of the same thread still finds them taken.
-    fn is_only_thread(&self) -> bool {
-        false
-    }
 }
 
 /// A kernel socket.

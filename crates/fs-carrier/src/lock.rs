@@ -7,8 +7,6 @@
 //! valid between any two of its stores: see `producer.rs` and `consumer.rs` for a holder that died
 //! at each point.
 
-use core::sync::atomic::compiler_fence;
-
 use crate::kernel::Machine;
 use crate::sync::{AtomicU32, Ordering};
 
@@ -55,15 +53,6 @@ impl Lock {
     #[inline]
     pub fn try_lock(&self, machine: &impl Machine) -> Option<Guard<'_>> {
         let me = machine.thread();
-        if machine.is_only_thread() {
-            // A signal handler that runs in between leaves the lock as it was.
-            let is_free = self.0.load(Ordering::Acquire) == 0;
-            if is_free {
-                self.0.store(me, Ordering::Relaxed);
-                compiler_fence(Ordering::SeqCst);
-            }
-            return is_free.then(|| Guard(self));
-        }
         self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Guard(self))
     }
 

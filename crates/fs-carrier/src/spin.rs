@@ -37,7 +37,7 @@ pub(crate) const YIELD_NS: u64 = 10_000;
 /// Settings for the waits of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacing {
-    /// The longest spin of a receiver, in nanoseconds: as long as a wake-up ([`wake_up_ns`](crate::sys::wake_up_ns)).
+    /// The longest spin of a receiver, in nanoseconds: as long as a wake-up takes.
     pub spin_ns: u32,
     /// Time that a sender waits for space in the ring before the kernel carries, in nanoseconds.
     pub room_ns: u32,

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 
-use super::machine::{ONLY_THREAD, is_gone, nap, now_ns, thread};
+use super::machine::{is_gone, nap, now_ns, thread};
 use super::syscall;
 use crate::kernel::{Errno, Event, KernelSet, Machine, Registration};
 
@@ -125,10 +125,5 @@ impl Machine for Epoll<'_> {
 
     fn is_gone(&self, thread: u32) -> bool {
         is_gone(thread)
-    }
-
-    #[inline]
-    fn is_only_thread(&self) -> bool {
-        ONLY_THREAD.load(Ordering::Relaxed)
     }
 }

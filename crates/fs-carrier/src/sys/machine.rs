@@ -1,21 +1,11 @@
 //! The host's clock, and the identity of its threads.
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::kernel::Errno;
-
-/// True after [`set_only_thread`]`(true)`.
-pub(super) static ONLY_THREAD: AtomicBool = AtomicBool::new(false);
-
-/// Says whether each connection of this process is used by one thread of one process only. The
-/// caller takes it back before it makes a thread and before it forks; at that moment no other
-/// thread is there.
-pub fn set_only_thread(is_only: bool) {
-    ONLY_THREAD.store(is_only, Ordering::SeqCst);
-}
 
 /// Time of [`nap`]. More: a thread waits longer for the lock of one with a lower priority; fewer:
 /// more wake-ups in vain.

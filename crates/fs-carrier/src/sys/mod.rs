@@ -4,20 +4,17 @@
 mod epoll;
 mod machine;
 mod syscall;
-mod wake;
 
 pub use epoll::{Epoll, Interrupter, is_set_empty};
-pub use machine::{after_fork, coarse_ns, nap, now_ns, set_only_thread};
-pub use wake::wake_up_ns;
+pub use machine::{after_fork, coarse_ns, nap, now_ns};
 
-use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::time::Timespec;
 
-use machine::{ONLY_THREAD, is_gone, thread};
+use machine::{is_gone, thread};
 
 use crate::kernel::{Errno, Events, Kernel, Machine, RecvMode, TcpInfo};
 
@@ -119,10 +116,5 @@ impl<F> Machine for Socket<F> {
 
     fn is_gone(&self, thread: u32) -> bool {
         is_gone(thread)
-    }
-
-    #[inline]
-    fn is_only_thread(&self) -> bool {
-        ONLY_THREAD.load(Ordering::Relaxed)
     }
 }
