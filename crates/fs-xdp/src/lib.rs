@@ -65,7 +65,7 @@ pub use link::{Link, LinkCaps, LinkKind, LinkStats};
 pub use memory::{MemoryConfig, MemoryLink, pair as memory_pair, pair_with as memory_pair_with};
 pub use packet::{FanoutGroup, PacketConfig, PacketLink};
 pub use port_table::{PortTable, Share, SteerCounters};
-pub use steering::{FlowMatch, FlowRule, HashFunction, Rss, RssFlows, SteeringReport, report as steering_report};
+pub use steering::{HashFunction, Rss, RssFlows, SteeringReport, report as steering_report};
 pub use tap::{TapConfig, TapKind, TapLink};
 pub use umem::{Umem, UmemPool};
 pub use umem_unsafe::huge_pages;

@@ -1,17 +1,15 @@
-//! The queue that a NIC chooses for a flow, and how to change it: RSS key and indirection table,
-//! ntuple rules (`ethtool(8)`).
+//! The queue that a NIC chooses for a flow: RSS key and indirection table, ntuple rules
+//! (`ethtool(8)`).
 //!
 //! A core that opens a connection wants the replies on its own queue. If the NIC's RSS can be read,
-//! it can choose a source port for which [`Rss::queue_of`] returns this queue. If the NIC supports
-//! ntuple rules, a [`FlowRule`] can select the queue; the runtime leaves that to its user.
-//! Otherwise packets are forwarded between cores. [`report`] returns which of these a runtime will
-//! use, and why.
+//! it can choose a source port for which [`Rss::queue_of`] returns this queue. Otherwise packets are
+//! forwarded between cores; the user may add ntuple rules. [`report`] returns which of these a
+//! runtime will use, and why.
 
 use crate::device::{NetDevice, QueueCounts};
 use crate::error::XdpError;
-use crate::sys::capabilities;
 use crate::sys::ioctl::{Control, EthtoolBuffer};
-use fs_core::{FlowKey, Protocol};
+use fs_core::FlowKey;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -19,21 +17,13 @@ use std::net::IpAddr;
 /// Commands of `linux/ethtool.h`.
 const ETHTOOL_GRSSH: u32 = 0x46;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
-const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
-const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 /// The driver chooses a rule's place itself, if it sets `RX_CLS_LOC_SPECIAL`.
 const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
-const RX_CLS_LOC_ANY: u32 = 0xffff_ffff;
 
-/// Offsets in `struct ethtool_rxnfc` (192 bytes) and the `ethtool_rx_flow_spec` within it.
+/// Offsets in `struct ethtool_rxnfc` (192 bytes).
 mod rxnfc {
     pub(super) const LEN: usize = 192;
     pub(super) const DATA: usize = 8;
-    pub(super) const FLOW_TYPE: usize = 16;
-    pub(super) const VALUE: usize = 20;
-    pub(super) const MASK: usize = 92;
-    pub(super) const RING: usize = 168;
-    pub(super) const LOCATION: usize = 176;
     pub(super) const RULE_COUNT: usize = 184;
 }
 
@@ -196,126 +186,9 @@ fn toeplitz(key: &[u8], input: &[u8]) -> Option<u32> {
     Some(hash)
 }
 
-/// The packets of a rule, as seen from this host ("local" is ours). A zero mask matches every port,
-/// `None` every address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowMatch {
-    /// TCP or UDP.
-    pub protocol: Protocol,
-    /// IPv6 instead of IPv4. Addresses must be of that family.
-    pub ipv6: bool,
-    /// Our address.
-    pub local: Option<IpAddr>,
-    /// The peer's address.
-    pub remote: Option<IpAddr>,
-    /// Our port and a mask of its relevant bits. RFD needs the low bits only.
-    pub local_port: (u16, u16),
-    /// The peer's port and a mask of its relevant bits.
-    pub remote_port: (u16, u16),
-}
-
-/// An ntuple rule in a NIC. Dropping it removes the rule.
-#[derive(Debug)]
-pub struct FlowRule {
-    device: String,
-    location: u32,
-}
-
-impl FlowRule {
-    /// Sends packets that match `what` to `queue`.
-    ///
-    /// # Errors
-    /// [`XdpError::MissingCapability`]; [`XdpError::System`] with `EOPNOTSUPP` if the device does
-    /// not support such a rule.
-    pub fn insert(device: &str, what: &FlowMatch, queue: u32) -> Result<FlowRule, XdpError> {
-        let doing = || format!("insert an ntuple rule into {device}");
-        let control = Control::open().map_err(|error| XdpError::system(doing(), error))?;
-        let capacity = rule_table(&control, device).map_err(|error| XdpError::system(doing(), error))?;
-        // If the driver does not choose the place: the last free one, because the first match wins
-        // and the operator's rules should come first.
-        let places: Vec<u32> =
-            if capacity.chooses_place { vec![RX_CLS_LOC_ANY] } else { (0..capacity.places).rev().collect() };
-        let mut last = io::Error::from_raw_os_error(libc::ENOSPC);
-        for place in places {
-            let mut data = rule(what, queue, place);
-            match control.ethtool(device, &mut data) {
-                Ok(()) => return Ok(FlowRule { device: device.to_owned(), location: data.get(rxnfc::LOCATION) }),
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
-                    return Err(XdpError::MissingCapability {
-                        doing: "insert an ntuple rule",
-                        missing: capabilities::missing(capabilities::FOR_NET_ADMIN),
-                    });
-                }
-                Err(error) => {
-                    // In use, so try the next one.
-                    let taken = matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY));
-                    last = error;
-                    if !taken {
-                        break;
-                    }
-                }
-            }
-        }
-        Err(XdpError::system(doing(), last))
-    }
-
-    /// Returns its place in the NIC's table.
-    pub fn location(&self) -> u32 {
-        self.location
-    }
-}
-
-impl Drop for FlowRule {
-    fn drop(&mut self) {
-        let mut data = EthtoolBuffer::new(ETHTOOL_SRXCLSRLDEL, rxnfc::LEN);
-        data.set(rxnfc::LOCATION, self.location);
-        let result = Control::open().and_then(|control| control.ethtool(&self.device, &mut data));
-        if let Err(error) = result {
-            tracing::warn!(
-                device = self.device,
-                location = self.location,
-                %error,
-                "cannot remove an ntuple rule: it stays on the device"
-            );
-        }
-    }
-}
-
-/// Builds the request that inserts a rule.
-fn rule(what: &FlowMatch, queue: u32, place: u32) -> EthtoolBuffer {
-    let mut data = EthtoolBuffer::new(ETHTOOL_SRXCLSRLINS, rxnfc::LEN);
-    // TCP_V4_FLOW, UDP_V4_FLOW, TCP_V6_FLOW, UDP_V6_FLOW.
-    let flow_type = match (what.ipv6, what.protocol) {
-        (false, Protocol::Tcp) => 1,
-        (false, Protocol::Udp) => 2,
-        (true, Protocol::Tcp) => 5,
-        (true, Protocol::Udp) => 6,
-    };
-    data.set(rxnfc::FLOW_TYPE, flow_type);
-    let width = if what.ipv6 { 16 } else { 4 };
-    // ethtool_tcpip4_spec, ethtool_tcpip6_spec: source, destination, source port, destination port.
-    for (at, address) in [(0, what.remote), (width, what.local)] {
-        let bytes = match address {
-            Some(IpAddr::V4(v4)) if !what.ipv6 => v4.octets().to_vec(),
-            Some(IpAddr::V6(v6)) if what.ipv6 => v6.octets().to_vec(),
-            _ => continue,
-        };
-        data.set_bytes(rxnfc::VALUE + at, &bytes);
-        data.set_bytes(rxnfc::MASK + at, &vec![0xff; width]);
-    }
-    for (at, (value, mask)) in [(2 * width, what.remote_port), (2 * width + 2, what.local_port)] {
-        data.set_bytes(rxnfc::VALUE + at, &(value & mask).to_be_bytes());
-        data.set_bytes(rxnfc::MASK + at, &mask.to_be_bytes());
-    }
-    data.set_bytes(rxnfc::RING, &u64::from(queue).to_ne_bytes());
-    data.set(rxnfc::LOCATION, place);
-    data
-}
-
 struct RuleTable {
     rules: u32,
     places: u32,
-    chooses_place: bool,
 }
 
 fn rule_table(control: &Control, device: &str) -> io::Result<RuleTable> {
@@ -323,11 +196,7 @@ fn rule_table(control: &Control, device: &str) -> io::Result<RuleTable> {
     control.ethtool(device, &mut data).map_err(unsupported)?;
     // `data` is 64 bits wide; its low word has the size and the flag.
     let size = data.get(rxnfc::DATA);
-    Ok(RuleTable {
-        rules: data.get(rxnfc::RULE_COUNT),
-        places: size & !RX_CLS_LOC_SPECIAL,
-        chooses_place: size & RX_CLS_LOC_SPECIAL != 0,
-    })
+    Ok(RuleTable { rules: data.get(rxnfc::RULE_COUNT), places: size & !RX_CLS_LOC_SPECIAL })
 }
 
 fn unsupported(error: io::Error) -> io::Error {

@@ -82,31 +82,6 @@ fn prepared_look_up_equals_the_computation() {
 }
 
 #[test]
-fn rule_has_the_kernels_layout() {
-    let what = FlowMatch {
-        protocol: Protocol::Tcp,
-        ipv6: false,
-        local: Some("10.0.0.1".parse().unwrap()),
-        remote: None,
-        local_port: (0xffff, 0x0003),
-        remote_port: (443, 0xffff),
-    };
-    let data = rule(&what, 5, 7);
-    let bytes = |from: usize, len: usize| (from..from + len).map(|at| data.byte(at)).collect::<Vec<_>>();
-    assert_eq!(data.get(0), ETHTOOL_SRXCLSRLINS);
-    assert_eq!(data.get(16), 1);
-    assert_eq!(bytes(20, 12), [0, 0, 0, 0, 10, 0, 0, 1, 1, 187, 0, 3]);
-    assert_eq!(bytes(92, 12), [0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 0, 3]);
-    assert_eq!((data.get(168), data.get(172), data.get(176)), (5, 0, 7));
-
-    let data = rule(&FlowMatch { ipv6: true, protocol: Protocol::Udp, ..what }, 1, 0);
-    assert_eq!(data.get(16), 6);
-    // An address of the other family is not compared.
-    assert!((92..124).all(|at| data.byte(at) == 0));
-    assert_eq!((data.byte(54), data.byte(55)), (0, 3));
-}
-
-#[test]
 #[cfg_attr(miri, ignore = "asks the kernel")]
 fn loopback_is_reported() {
     let report = report("lo").unwrap();
@@ -115,13 +90,4 @@ fn loopback_is_reported() {
     assert!(text.contains("RSS: not readable") && text.contains("ntuple rules: none possible"), "{text}");
     assert!(text.contains("one queue"), "{text}");
     assert!(matches!(super::report("fsx-none"), Err(XdpError::NoSuchDevice { .. })));
-    let what = FlowMatch {
-        protocol: Protocol::Tcp,
-        ipv6: false,
-        local: None,
-        remote: None,
-        local_port: (1, 1),
-        remote_port: (0, 0),
-    };
-    assert!(FlowRule::insert("lo", &what, 0).is_err());
 }
