@@ -102,7 +102,7 @@ impl Poller {
         if spin_ns != 0 && list.iter().any(|watched| !watched.pair.incoming_word().is_kernel_only()) | set_rings(list) {
             let ns =
                 end.map_or(spin_ns, |end| spin_ns.min(u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX)));
-            if self.pacing.spin(machine, ns, || check_all(list)) {
+            if self.spin.look(self.pacing, machine, ns, || check_all(list)) {
                 self.spin.found(self.pacing);
                 return Ok(0);
             }

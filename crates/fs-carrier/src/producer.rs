@@ -10,7 +10,7 @@ use crate::kernel::{Errno, Kernel};
 use crate::layout::{Direction, INLINE, Side};
 use crate::position::Position;
 use crate::ring_unsafe::{Ring, prefetch_for_write, store_inline};
-use crate::spin::Pacing;
+use crate::spin::{Pacing, Spin};
 use crate::sync::Ordering;
 use crate::word::{KernelSend, Snapshot};
 
@@ -34,6 +34,7 @@ pub(crate) struct Producer<'a, K> {
     pub(crate) kernel: &'a K,
     pub(crate) kept_error: &'a KeptError,
     pub(crate) pacing: Pacing,
+    pub(crate) spin: &'a Spin,
     pub(crate) counters: &'a Counters,
 }
 
@@ -214,7 +215,7 @@ impl<K: Kernel> Producer<'_, K> {
             let used = seen.tail().since(Position::new(self.direction.line_c.head.load(Ordering::Acquire)));
             seen.kernel_carries() || used + len as u64 <= self.ring.capacity()
         };
-        self.pacing.wait_for_awake(self.kernel, self.pacing.room_ns, enough)
+        self.spin.wait_for_awake(self.pacing, self.kernel, self.pacing.room_ns, enough)
     }
 
     /// P3, for a ring that has stayed full.

@@ -28,6 +28,14 @@ const MAX_HOT: usize = 1024;
 /// Reads of the words between two reads of the clock.
 const LOOKS_PER_READING: u32 = 16;
 
+/// Yields with which a spin begins if the peer shares the processor. More: CPU for a peer that
+/// thinks. Fewer: where others run there too, the peer's turn comes after the spin.
+const FIRST_YIELDS: u32 = 4;
+/// One of so many spins that would begin with yields looks first, as for a peer on another
+/// processor. More: slower to notice that the peer has moved. Fewer: a spin in vain more often,
+/// 2 µs, where a round trip on one processor takes 2.5.
+const PROBE: u32 = 128;
+
 /// Time after which a spin first yields the processor, and the time between further yields. The
 /// peer may wait for this very processor, where the kernel wakes it if it was asleep. More: the
 /// peer waits longer. Fewer: a system call where the peer runs elsewhere.
@@ -41,7 +49,8 @@ pub struct Pacing {
     pub spin_ns: u32,
     /// Time that a sender waits for space in the ring before the kernel carries, in nanoseconds.
     pub room_ns: u32,
-    /// Calls of sched_yield(2) with which each spin begins, whatever time they take.
+    /// For tests: calls of sched_yield(2) with which each spin begins, whatever time they take. With 0, a
+    /// spin begins with some if the peer seems to share the processor.
     pub yields: u32,
     /// For tests: a receiver that does not wait makes the ring the carrier whenever the rules allow
     /// it, also if no thread is going to spin.
@@ -52,11 +61,8 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// Two processors or more. A wake-up takes 25 to 60 µs on a virtual machine.
-    pub const SPIN: Pacing = Pacing { spin_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false, crowd: None };
-    /// One processor: a peer on it runs only when this process yields. A peer on another one, or a network's client, is
-    /// found by the rest of the spin.
-    pub const YIELD: Pacing = Pacing { spin_ns: 50_000, room_ns: 20_000, yields: 4, is_eager: false, crowd: None };
+    /// The settings of programs. A wake-up takes 25 to 60 µs on a virtual machine.
+    pub const USUAL: Pacing = Pacing { spin_ns: 50_000, room_ns: 20_000, yields: 0, is_eager: false, crowd: None };
 
     /// Returns the duration of a spin for this many connections, if `spin_ns` is that for one.
     #[inline]
@@ -83,60 +89,114 @@ impl Pacing {
         let after = machine.now_ns();
         (after, self.has_spun(now, after))
     }
+}
+
+/// An estimate of the peer: how promptly it answers, and whether it runs on this thread's
+/// processor. Races between threads cost a spin, nothing else.
+#[derive(Debug)]
+pub(crate) struct Spin {
+    budget_ns: AtomicU32,
+    vain: AtomicU32,
+    waits: AtomicU32,
+    /// Not 0: the last bytes that showed it came while this thread had yielded, so the peer needs the
+    /// same processor. The number counts spins, for [`PROBE`].
+    shares: AtomicU32,
+}
+
+impl Spin {
+    pub(crate) fn new(pacing: Pacing) -> Self {
+        Spin {
+            budget_ns: AtomicU32::new(pacing.spin_ns),
+            vain: AtomicU32::new(0),
+            waits: AtomicU32::new(0),
+            shares: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns the number of yields with which the next spin begins, whatever time they take.
+    #[inline]
+    pub(crate) fn first_yields(&self, pacing: Pacing) -> u32 {
+        match self.shares.load(Ordering::Relaxed) {
+            0 => pacing.yields,
+            spins => self.first_yields_beside(spins).max(pacing.yields),
+        }
+    }
+
+    #[cold]
+    fn first_yields_beside(&self, spins: u32) -> u32 {
+        self.shares.store(spins % PROBE + 1, Ordering::Relaxed);
+        if spins == PROBE { 0 } else { FIRST_YIELDS }
+    }
+
+    /// Records that a spin has found bytes after so many yields. `by_yield`: at the first look after one.
+    #[inline]
+    pub(crate) fn found_after(&self, yields: u32, by_yield: bool) {
+        let shares = self.shares.load(Ordering::Relaxed) != 0;
+        if by_yield && !shares {
+            self.shares.store(1, Ordering::Relaxed);
+        } else if yields == 0 && shares {
+            self.shares.store(0, Ordering::Relaxed);
+        }
+    }
 
     /// Spins until `found` returns true, until `ns` have passed, or until the thread loses its
     /// processor. Returns the last result of `found`.
     #[inline]
-    pub(crate) fn spin(self, machine: &impl Machine, ns: u32, found: impl FnMut() -> bool) -> bool {
-        self.spin_with(machine, ns, self.yields, found)
+    pub(crate) fn look(&self, pacing: Pacing, machine: &impl Machine, ns: u32, found: impl FnMut() -> bool) -> bool {
+        let first_yields = self.first_yields(pacing);
+        self.look_with(pacing, machine, ns, (first_yields, first_yields), found)
     }
 
-    /// `least`: the number of yields that are made whatever time they take.
+    /// Like [`Spin::look`], for a peer that is known to be awake: the time is the limit.
+    pub(crate) fn wait_for_awake(
+        &self,
+        pacing: Pacing,
+        machine: &impl Machine,
+        ns: u32,
+        mut found: impl FnMut() -> bool,
+    ) -> bool {
+        if pacing.is_crowded(machine) {
+            return found();
+        }
+        self.look_with(pacing, machine, ns, (self.first_yields(pacing), 0), found)
+    }
+
+    /// `first_yields`: the number of yields at the beginning, and how many are made whatever time they take.
     #[inline]
-    fn spin_with(self, machine: &impl Machine, ns: u32, least: u32, mut found: impl FnMut() -> bool) -> bool {
-        let (mut times, mut yields) = (None, 0);
+    fn look_with(
+        &self,
+        pacing: Pacing,
+        machine: &impl Machine,
+        ns: u32,
+        (first_yields, least): (u32, u32),
+        mut found: impl FnMut() -> bool,
+    ) -> bool {
+        let (mut times, mut yields, mut by_yield) = (None, 0, false);
         loop {
             for _ in 0..LOOKS_PER_READING {
                 if found() {
+                    self.found_after(yields, by_yield);
                     return true;
                 }
-                if yields < self.yields {
+                by_yield = false;
+                if yields < first_yields {
                     break;
                 }
                 machine.pause();
             }
             let mut now = machine.now_ns();
             let (before, end, next_yield) = times.unwrap_or((now, now + u64::from(ns), now + FIRST_YIELD_NS));
-            let mut is_late = self.has_spun(before, now);
+            let mut is_late = pacing.has_spun(before, now);
             let mut next_yield = next_yield;
-            if (now >= next_yield || yields < self.yields) && !is_late {
-                (now, is_late) = self.yield_now(machine, now);
-                (yields, next_yield) = (yields + 1, now + YIELD_NS);
+            if (now >= next_yield || yields < first_yields) && !is_late {
+                (now, is_late) = pacing.yield_now(machine, now);
+                (yields, next_yield, by_yield) = (yields + 1, now + YIELD_NS, true);
             }
             if (now >= end && yields >= least) || is_late {
                 return found();
             }
             times = Some((now, end, next_yield));
         }
-    }
-
-    /// Like [`Pacing::spin`], for a peer that is known to be awake: the time is the limit.
-    pub(crate) fn wait_for_awake(self, machine: &impl Machine, ns: u32, mut found: impl FnMut() -> bool) -> bool {
-        if self.is_crowded(machine) { found() } else { self.spin_with(machine, ns, 0, found) }
-    }
-}
-
-/// A receiver's estimate of its peer. Races between threads cost a spin, nothing else.
-#[derive(Debug)]
-pub(crate) struct Spin {
-    budget_ns: AtomicU32,
-    vain: AtomicU32,
-    waits: AtomicU32,
-}
-
-impl Spin {
-    pub(crate) fn new(pacing: Pacing) -> Self {
-        Spin { budget_ns: AtomicU32::new(pacing.spin_ns), vain: AtomicU32::new(0), waits: AtomicU32::new(0) }
     }
 
     /// Returns the duration of the next spin in nanoseconds. 0: the wait sleeps at once.
@@ -189,6 +249,8 @@ mod tests {
 
     use super::*;
 
+    const YIELDING: Pacing = Pacing { yields: 4, ..Pacing::USUAL };
+
     /// A processor of its own for the thread, on which a yield and 100 looks take a microsecond each.
     #[derive(Default)]
     struct OwnProcessor {
@@ -227,26 +289,52 @@ mod tests {
 
     #[test]
     fn spin_finds_a_peer_on_another_processor_though_the_process_may_use_one_only() {
-        for pacing in [Pacing::SPIN, Pacing::YIELD] {
+        for pacing in [Pacing::USUAL, YIELDING] {
             let machine = OwnProcessor::default();
-            assert!(pacing.spin(&machine, 50_000, || machine.now_ns.get() >= 30_000), "{pacing:?}");
+            let spin = Spin::new(pacing);
+            assert!(spin.look(pacing, &machine, 50_000, || machine.now_ns.get() >= 30_000), "{pacing:?}");
             assert!(machine.yields.get() < 10, "it has the processor, and looks: {pacing:?}");
         }
     }
 
     #[test]
     fn spin_ends_after_its_time_and_its_yields() {
-        let machine = OwnProcessor::default();
-        assert!(!Pacing::YIELD.spin(&machine, 50_000, || false));
+        let (machine, spin) = (OwnProcessor::default(), Spin::new(YIELDING));
+        assert!(!spin.look(YIELDING, &machine, 50_000, || false));
         assert!((50_000..52_000).contains(&machine.now_ns.get()), "{:?}", machine.now_ns);
         let (machine, mut looks) = (OwnProcessor::default(), 0);
-        assert!(!Pacing::YIELD.spin(&machine, 1, || {
+        assert!(!spin.look(YIELDING, &machine, 1, || {
             looks += 1;
             false
         }));
         assert_eq!((machine.yields.get(), looks), (4, 5), "a look before and after each");
         let machine = OwnProcessor::default();
-        assert!(!Pacing::YIELD.wait_for_awake(&machine, 1, || false));
+        assert!(!spin.wait_for_awake(YIELDING, &machine, 1, || false));
         assert_eq!(machine.yields.get(), 1, "a sender's time is over");
+    }
+
+    /// A spin for an answer. `beside`: the peer answers while the thread yields; else on its own, within a look or two.
+    fn answer(spin: &Spin, beside: bool) -> (u64, u32) {
+        let machine = OwnProcessor::default();
+        let is_there = || if beside { machine.yields.get() > 0 } else { machine.now_ns.get() >= 20 };
+        assert!(spin.look(Pacing::USUAL, &machine, 50_000, is_there));
+        (machine.now_ns.get(), machine.yields.get())
+    }
+
+    #[test]
+    fn spin_learns_whether_the_peer_shares_the_processor() {
+        let spin = Spin::new(Pacing::USUAL);
+        let (ns, yields) = answer(&spin, true);
+        assert!(ns >= FIRST_YIELD_NS && yields == 1, "not known yet");
+        for _ in 0..PROBE - 1 {
+            assert_eq!(answer(&spin, true), (1_000, 1), "the thread yields at once");
+        }
+        assert!(answer(&spin, true).0 >= FIRST_YIELD_NS, "one spin tries without");
+        assert_eq!(answer(&spin, true), (1_000, 1));
+        let with_yields = (0..PROBE).filter(|_| answer(&spin, false).1 > 0).count();
+        assert!((1..PROBE as usize).contains(&with_yields), "until the next try shows that the peer has moved");
+        for _ in 0..2 * PROBE {
+            assert_eq!(answer(&spin, false), (20, 0));
+        }
     }
 }

@@ -26,7 +26,7 @@ fn promote(socket: TcpStream, file: &OwnedFd, end: End) -> Arc<Pair<Sock>> {
     socket.set_nodelay(true).expect("TCP_NODELAY");
     let side = SideTable::new(1).expect("memory").side(0).expect("a side");
     let region = Region::map(file, RING).expect("map");
-    Arc::new(Pair::promote(Socket(socket), region, end, side, Pacing::SPIN).expect("promote"))
+    Arc::new(Pair::promote(Socket(socket), region, end, side, Pacing::USUAL).expect("promote"))
 }
 
 /// The server's process, started by the other test: sends back what comes, and reports at the end how it was carried.
@@ -37,7 +37,7 @@ fn server() {
     let fd = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
     let interrupter = Interrupter::default();
     let kernel = Epoll { fd: fd.as_fd(), interrupter: &interrupter, signals: None };
-    let set = Set::new(Pacing::SPIN);
+    let set = Set::new(Pacing::USUAL);
     let mut open = Vec::new();
     for (i, path) in files.split(',').enumerate() {
         let socket = TcpStream::connect(("127.0.0.1", port)).expect("connect");

@@ -22,7 +22,7 @@ fn connection() -> (TcpStream, TcpStream) {
 
 fn promote<F: AsFd>(socket: F, file: &OwnedFd, end: End) -> Pair<Socket<F>> {
     let side = SideTable::new(1).expect("memory").side(0).expect("a side");
-    Pair::promote(Socket(socket), Region::map(file, RING).expect("map"), end, side, Pacing::SPIN).expect("promote")
+    Pair::promote(Socket(socket), Region::map(file, RING).expect("map"), end, side, Pacing::USUAL).expect("promote")
 }
 
 /// The peer's process, started by the other test: sends back what comes. Without a region it has nothing to do.

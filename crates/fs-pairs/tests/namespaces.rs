@@ -177,7 +177,7 @@ fn later_rule_stops_a_pair() {
     let service = Running::start();
     let (a, b) = connect(&inner, "127.0.0.1:7007", &inner, "127.0.0.1:7007");
     // Neither end ever sleeps, even on a busy machine, so only P5 can bring bytes to the kernel.
-    let pacing = Pacing { yields: u32::MAX, ..Pacing::YIELD };
+    let pacing = Pacing { yields: u32::MAX, ..Pacing::USUAL };
     let (a, b) = promoted_with(pacing, &service.client(), &service.client(), a, b);
     let (stops, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let count = || rounds.load(Ordering::Relaxed);

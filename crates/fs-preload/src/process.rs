@@ -65,10 +65,9 @@ static CROWD: Crowd = Crowd::new();
 /// Sets the pacing of this process's waits. `yields`, for tests: a spin begins with this many calls
 /// of sched_yield(2), also on a crowded machine.
 pub(crate) fn set_pacing(yields: Option<u32>) {
-    let pacing = match (yields, rustix::thread::sched_getaffinity(None)) {
-        (Some(yields), _) => Pacing { yields, ..Pacing::YIELD },
-        (None, Ok(set)) if set.count() == 1 => Pacing { crowd: Some(&CROWD), ..Pacing::YIELD },
-        (None, _) => Pacing { crowd: Some(&CROWD), ..Pacing::SPIN },
+    let pacing = match yields {
+        Some(yields) => Pacing { yields, ..Pacing::USUAL },
+        None => Pacing { crowd: Some(&CROWD), ..Pacing::USUAL },
     };
     let _first = PACING.set(Pacing { is_eager: waits_for_service(), ..pacing });
 }
@@ -76,5 +75,5 @@ pub(crate) fn set_pacing(yields: Option<u32>) {
 /// Returns the pacing of this process's waits.
 #[inline]
 pub(crate) fn pacing() -> Pacing {
-    PACING.get().copied().unwrap_or(Pacing::SPIN)
+    PACING.get().copied().unwrap_or(Pacing::USUAL)
 }

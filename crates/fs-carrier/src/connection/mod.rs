@@ -37,6 +37,8 @@ pub struct Pair<K: Kernel> {
     /// The kernel has reported the socket readable (C9).
     is_reported: sync::AtomicU32,
     asked_ns: sync::AtomicU64,
+    /// The position up to which this end had sent by the ring when it last waited.
+    sent_before_wait: sync::AtomicU64,
     kept_error: KeptError,
     /// The epoll set that contains the socket.
     membership: Gate<Weak<Member<K>>>,

@@ -261,14 +261,14 @@ impl Machine for Fake {
         self.incoming.now_ns.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    // Time passes, or a wait would not end.
     fn pause(&self) {
+        self.incoming.now_ns.fetch_add(100, std::sync::atomic::Ordering::Relaxed);
         thread::yield_now();
     }
 
-    // Time passes, or a spin would not end.
     fn yield_now(&self) {
-        self.incoming.now_ns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        thread::yield_now();
+        self.pause();
     }
 
     fn thread(&self) -> u32 {

@@ -247,7 +247,7 @@ impl Side {
 
     fn receive_by_chance(&self, bytes: u64, random: &mut Random, buffer: &mut [u8], salt: u64) {
         let from = 1 - self.direction;
-        let poller = Poller::new(Pacing::SPIN);
+        let poller = Poller::new(Pacing::USUAL);
         while !self.ended.load(Ordering::Relaxed) {
             if random.one_in(30) {
                 // Sleeps on the socket while another thread receives.
@@ -355,7 +355,7 @@ impl Plan {
     fn new(seed: u64, bytes: u64) -> Self {
         let mut random = Random::new(seed, 1);
         let ring = 4096 << random.next(5);
-        let pacing = if random.one_in(4) { Pacing::YIELD } else { Pacing::SPIN };
+        let pacing = if random.one_in(4) { Pacing { yields: 4, ..Pacing::USUAL } } else { Pacing::USUAL };
         let pacing = if random.one_in(2) { pacing } else { Pacing { room_ns: 0, ..pacing } };
         let lengths = [1 + random.next(bytes), 1 + random.next(bytes)];
         let way = [Way::Recv, Way::Recv, Way::Level, Way::Edge][random.next(4) as usize];

@@ -167,7 +167,7 @@ pub(crate) fn promote<F: AsFd>(socket: F, region: Region, end: End) -> Pair<Sock
 }
 
 /// A spin in which the peer answers even on a busy machine.
-const LONG: Pacing = Pacing { spin_ns: 5_000_000, ..Pacing::SPIN };
+const LONG: Pacing = Pacing { spin_ns: 5_000_000, ..Pacing::USUAL };
 
 fn promote_with<F: AsFd>(pacing: Pacing, socket: F, region: Region, end: End) -> Pair<Socket<F>> {
     let side = SideTable::new(1).expect("memory").side(0).expect("a side");

@@ -67,6 +67,7 @@ impl<K: Kernel> Pair<K> {
             sleepers: AtomicU32::new(0),
             is_reported: AtomicU32::new(0),
             asked_ns: AtomicU64::new(0),
+            sent_before_wait: AtomicU64::new(u64::MAX),
             kept_error: KeptError::new(),
             membership: Gate::new(Weak::new()),
             counters: Counters::default(),
@@ -112,6 +113,7 @@ impl<K: Kernel> Pair<K> {
             kernel: &self.kernel,
             kept_error: &self.kept_error,
             pacing: self.pacing,
+            spin: &self.spin,
             counters: &self.counters,
         }
     }

@@ -39,7 +39,8 @@ impl<K: Kernel> Set<K> {
         }
         // The end of the spin, or `None` before it has begun.
         let mut look_end = None;
-        let (mut yields, mut is_late) = (0, false);
+        let (mut yields, mut by_yield, mut is_late) = (0, false, false);
+        let first_yields = self.spin.first_yields(self.pacing);
         let mut now = start;
         let mut next_yield = start + FIRST_YIELD_NS;
         loop {
@@ -47,6 +48,7 @@ impl<K: Kernel> Set<K> {
             if scan.events > 0 {
                 if look_end.is_some() {
                     self.spin.found(self.pacing);
+                    self.spin.found_after(yields, by_yield);
                 }
                 return if !asks_first && (timeout_ns == Some(0) || scan.has_ends || self.merged.is_due(now)) {
                     self.ask(kernel, into, scan.events, now)
@@ -54,6 +56,7 @@ impl<K: Kernel> Set<K> {
                     Ok(scan.events)
                 };
             }
+            by_yield = false;
             if timeout_ns == Some(0) && asks_first {
                 return Ok(0);
             }
@@ -64,7 +67,7 @@ impl<K: Kernel> Set<K> {
             let look_end = *look_end.get_or_insert_with(|| {
                 now + u64::from(Pacing::spin_for(self.spin.next(self.pacing, kernel), scan.hot))
             });
-            let is_over = look_end == start || (now >= look_end && yields >= self.pacing.yields);
+            let is_over = look_end == start || (now >= look_end && yields >= first_yields);
             if scan.hot == 0 || is_over || is_late || end.is_some_and(|end| now >= end) {
                 if scan.hot != 0 && look_end != start && !is_late {
                     self.spin.was_vain();
@@ -77,9 +80,9 @@ impl<K: Kernel> Set<K> {
                 if events > 0 {
                     return Ok(events);
                 }
-            } else if yields < self.pacing.yields || now >= next_yield {
+            } else if yields < first_yields || now >= next_yield {
                 (now, is_late) = self.pacing.yield_now(kernel, now);
-                (yields, next_yield) = (yields + 1, now + YIELD_NS);
+                (yields, next_yield, by_yield) = (yields + 1, now + YIELD_NS, true);
                 continue;
             } else {
                 kernel.pause();
