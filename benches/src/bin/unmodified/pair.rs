@@ -2,12 +2,15 @@
 //! application.
 
 use crate::{Cpus, ONE, Sides, TWO};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use fs_benches::parts::Plan;
 use fs_benches::report::{Goal, Row};
 use fs_tests::apps::programs_dir;
 use fs_tests::unmodified::Stage;
 use fs_tests::unmodified::programs::Server;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// A work of the program, its name, its unit, units of the program's figure per unit, and the goal.
 type Work = (&'static str, &'static str, &'static str, f64, Goal);
@@ -58,7 +61,63 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Row>> {
     Sides::with(|sides| {
         let two = TWO_CORES.iter().map(|work| (work, "two cores", TWO));
         let one = ONE_CORE.iter().map(|work| (work, "one core", ONE));
-        two.chain(one).map(|(work, cores, cpus)| row(sides, plan, cpus, work, cores)).collect()
+        let rows = two.chain(one).map(|(work, cores, cpus)| row(sides, plan, cpus, work, cores));
+        let mut rows = rows.collect::<Result<Vec<Row>>>()?;
+        rows.insert(1, beside_memory(sides, plan)?);
+        Ok(rows)
+    })
+}
+
+/// The round trip beside one of two words in memory, which is the least that two processors can do:
+/// 0.1 µs or 0.5 on one virtual machine, by where its host runs the two.
+fn beside_memory(sides: &mut Sides, plan: &Plan) -> Result<Row> {
+    let [figures, _kernel] = sides.compare(plan, server, TWO, true, |stage, port| {
+        let before = memory_round_trip()?;
+        let ours = measure(stage, port, "round-trip", plan)?;
+        Ok((ours / 1e3, f64::midpoint(before, memory_round_trip()?) / 1e3))
+    })?;
+    let (ours, memory): (Vec<_>, Vec<_>) = figures.into_iter().unzip();
+    Ok(Row::new("8-byte round trip, two cores", "µs", &ours, "two words of memory", &memory, Goal::AtMost(3.0)))
+}
+
+/// Returns the nanoseconds in which two processors answer each other by a word each.
+fn memory_round_trip() -> Result<f64> {
+    /// A cache line and its neighbour, which processors fetch with it.
+    #[repr(align(128))]
+    struct Line(AtomicU64);
+    const TRIPS: u64 = 200_000;
+    fn pin(cpu: Option<usize>) -> Result<()> {
+        let mut set = CpuSet::new();
+        set.set(cpu.context("no CPU of its own")?);
+        Ok(sched_setaffinity(None, &set)?)
+    }
+    fn wait(line: &Line, trip: u64) {
+        while line.0.load(Ordering::Acquire) != trip {
+            std::hint::spin_loop();
+        }
+    }
+    let [to, back] = [const { Line(AtomicU64::new(0)) }; 2];
+    std::thread::scope(|scope| {
+        let peer = scope.spawn(|| {
+            let pinned = pin(TWO.server);
+            (1..=TRIPS).for_each(|trip| {
+                wait(&to, trip);
+                back.0.store(trip, Ordering::Release);
+            });
+            pinned
+        });
+        let client = scope.spawn(|| {
+            let pinned = pin(TWO.client);
+            let start = Instant::now();
+            (1..=TRIPS).for_each(|trip| {
+                to.0.store(trip, Ordering::Release);
+                wait(&back, trip);
+            });
+            pinned.map(|()| start.elapsed().as_nanos() as f64 / TRIPS as f64)
+        });
+        let panicked = |_| anyhow!("a thread has panicked");
+        peer.join().map_err(panicked)??;
+        client.join().map_err(panicked)?
     })
 }
 
