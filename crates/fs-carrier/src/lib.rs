@@ -57,4 +57,4 @@ mod tests;
 pub use connection::{pair, set};
 pub use crowd::Crowd;
 pub use position::Position;
-pub use spin::Pacing;
+pub use spin::{KernelWaits, Pacing};

@@ -42,6 +42,13 @@ const PROBE: u32 = 128;
 pub(crate) const FIRST_YIELD_NS: u64 = 2_000;
 pub(crate) const YIELD_NS: u64 = 10_000;
 
+/// A call of the kernel that returns sooner has not slept.
+const ASLEEP_NS: u64 = 5_000;
+/// The longest wait in the kernel that is short: a wake-up, and the peer's work. The next one spins for as long.
+/// More: CPU for a peer that takes its time, a spin for every second wait. Fewer: where the kernel's work for a new
+/// connection takes 100 µs, the thread sleeps as before.
+const SHORT_WAIT_NS: u32 = 100_000;
+
 /// Settings for the waits of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacing {
@@ -193,7 +200,11 @@ impl Spin {
                 (yields, next_yield, by_yield) = (yields + 1, now + YIELD_NS, true);
             }
             if (now >= end && yields >= least) || is_late {
-                return found();
+                let is_found = found();
+                if is_found {
+                    self.found_after(yields, by_yield);
+                }
+                return is_found;
             }
             times = Some((now, end, next_yield));
         }
@@ -240,6 +251,51 @@ impl Spin {
         self.vain.store(vain, Ordering::Relaxed);
         let budget = self.budget_ns.load(Ordering::Relaxed);
         self.budget_ns.store(budget / 2 + 1, Ordering::Relaxed);
+    }
+}
+
+/// An estimate of waits in the kernel for connections without a ring: whether a spin before them pays.
+/// Races between threads cost a spin, nothing else.
+#[derive(Debug)]
+pub struct KernelWaits {
+    /// Not 0: the last wait was short.
+    are_short: AtomicU32,
+    spin: Spin,
+}
+
+impl KernelWaits {
+    /// Makes an estimate that expects long waits.
+    #[must_use]
+    pub fn new(pacing: Pacing) -> Self {
+        KernelWaits { are_short: AtomicU32::new(0), spin: Spin::new(pacing) }
+    }
+
+    /// Makes `call`, which may sleep in the kernel until `is_ready` would return true, and spins first if the last
+    /// such wait was short, a spin can pay, and `may_sleep` returns true.
+    pub fn around<T>(
+        &self,
+        pacing: Pacing,
+        machine: &impl Machine,
+        may_sleep: impl FnOnce() -> bool,
+        is_ready: impl FnMut() -> bool,
+        call: impl FnOnce() -> T,
+    ) -> T {
+        if self.are_short.load(Ordering::Relaxed) != 0 {
+            let first = (pacing.yields, pacing.yields);
+            // A peer on this processor runs as soon as the thread sleeps.
+            let can_pay = !pacing.is_crowded(machine) && self.spin.first_yields(pacing) <= pacing.yields;
+            if can_pay && may_sleep() && !self.spin.look_with(pacing, machine, SHORT_WAIT_NS, first, is_ready) {
+                self.are_short.store(0, Ordering::Relaxed);
+            }
+            return call();
+        }
+        let before = machine.now_ns();
+        let result = call();
+        let ns = machine.now_ns().saturating_sub(before);
+        if (ASLEEP_NS..u64::from(SHORT_WAIT_NS)).contains(&ns) {
+            self.are_short.store(1, Ordering::Relaxed);
+        }
+        result
     }
 }
 
@@ -336,5 +392,45 @@ mod tests {
         for _ in 0..2 * PROBE {
             assert_eq!(answer(&spin, false), (20, 0));
         }
+    }
+    /// A call in the kernel whose wait ends after so long. Returns whether it began with a spin, and slept.
+    fn kernel_wait(waits: &KernelWaits, wait_ns: u64) -> (bool, bool) {
+        let machine = OwnProcessor::default();
+        let (spun, slept) = (Cell::new(false), Cell::new(false));
+        let is_ready = || machine.now_ns.get() >= wait_ns;
+        let may_sleep = || {
+            spun.set(true);
+            true
+        };
+        waits.around(Pacing::USUAL, &machine, may_sleep, is_ready, || {
+            slept.set(!is_ready());
+            machine.now_ns.set(machine.now_ns.get().max(wait_ns));
+        });
+        (spun.get(), slept.get())
+    }
+
+    #[test]
+    fn waits_in_the_kernel_spin_after_short_ones_only() {
+        let waits = KernelWaits::new(Pacing::USUAL);
+        for ns in [1_000, 200_000, 60_000] {
+            assert!(!kernel_wait(&waits, ns).0, "not known to be short, or no wait");
+        }
+        for ns in [60_000, 0, 90_000] {
+            assert_eq!(kernel_wait(&waits, ns), (true, false), "found by the spin");
+        }
+        assert_eq!(kernel_wait(&waits, 1_000_000), (true, true), "in vain");
+        assert_eq!(kernel_wait(&waits, 1_000_000), (false, true), "once");
+    }
+
+    #[test]
+    fn waits_in_the_kernel_do_not_spin_if_the_call_does_not_wait_or_the_peer_shares_the_processor() {
+        let waits = KernelWaits::new(Pacing::USUAL);
+        kernel_wait(&waits, 60_000);
+        let machine = OwnProcessor::default();
+        waits.around(Pacing::USUAL, &machine, || false, || panic!("a look"), || ());
+        assert_eq!(machine.now_ns.get(), 0);
+        answer(&waits.spin, true);
+        let spins = (0..PROBE).filter(|_| kernel_wait(&waits, 60_000).0).count();
+        assert!(spins <= 2, "the peer answers as soon as this thread sleeps: {spins}");
     }
 }

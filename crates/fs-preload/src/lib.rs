@@ -54,3 +54,4 @@ mod sys;
 #[path = "table_unsafe.rs"]
 mod table;
 mod wait;
+mod young;

@@ -232,6 +232,12 @@ impl Slot {
         sent.min(taken) >= due || sent.max(taken) / ONE_WAY >= due
     }
 
+    /// Returns whether the connection is in its first receives.
+    #[inline]
+    pub(crate) fn is_young(&self) -> bool {
+        self.tallies[Direction::Receive as usize].calls.load(Ordering::Relaxed) < process::calls_before_offer()
+    }
+
     /// Returns whether an offer is due only because of the calls in one direction.
     pub(crate) fn is_one_way(&self) -> bool {
         let due = self.due.load(Ordering::Relaxed);

@@ -18,5 +18,5 @@ macro_rules! cases {
 }
 
 cases! {
-    poll, ppoll, select, pselect, poll_end, poll_all, epoll_level, epoll_changes, epoll_edge, epoll_once, epoll_nested, epoll_others, epoll_threads, epoll_fork, epoll_closed, epoll_submit, epoll_exec, epoll_dup,
+    poll, ppoll, select, pselect, poll_end, poll_all, epoll_level, epoll_changes, epoll_edge, epoll_once, epoll_nested, epoll_others, epoll_threads, epoll_fork, epoll_closed, epoll_submit, epoll_exec, epoll_dup, young,
 }

@@ -13,7 +13,7 @@ use fs_carrier::counters::Counts;
 use fs_pairs::{CONTROL_VARIABLE, Client, SYSTEM_CONTROL};
 
 use super::{heap, real, threads, wiped};
-use crate::{child, confined, process, promotion, set, table};
+use crate::{child, confined, process, promotion, set, table, young};
 
 /// The variable with the file to which each process appends its counters at its exit.
 const REPORT_VARIABLE: &str = "FASTSOCK_REPORT";
@@ -40,6 +40,7 @@ extern "C" fn start() {
         process::set_calls_before_offer(calls);
     }
     process::set_pacing(number_of(YIELDS_VARIABLE));
+    young::start();
     let path = std::env::var_os(CONTROL_VARIABLE).filter(|path| !path.is_empty());
     let path = path.unwrap_or_else(|| OsString::from(SYSTEM_CONTROL));
     // Without a service if the path is too long for a socket.

@@ -197,9 +197,45 @@ static void epoll_dup(struct end *e) {
     struct epoll_event v = {EPOLLIN, {.u64 = 0x123456789abcdef0}}; other = epoll_create1(0); CHECK(epoll_ctl(other, EPOLL_CTL_ADD, e->fd, &v) == 0); set = other; loop(e, wait_epoll, 500); meet(e);
 }
 
+// Short waits of new connections, after which a wait begins with a spin. Calls that must not wait, or not for ever, still end.
+static uint64_t now_us(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000ull + t.tv_nsec / 1000; }
+static void handler(int s) {}
+static void ask(struct sockaddr_in *a, struct end *e, int n) {
+    for (char c = 'x'; n--;) { int f = socket(AF_INET, SOCK_STREAM, 0); CHECK(connect(f, (void *)a, sizeof *a) == 0 && send(f, &c, 1, 0) == 1 && recv(f, &c, 1, 0) == 1 && close(f) == 0); }
+}
+static void answer_all(int l, struct end *e, int n) {
+    for (char c; n--;) { int f = accept(l, 0, 0); CHECK(f >= 0 && recv(f, &c, 1, 0) == 1 && send(f, &c, 1, 0) == 1 && recv(f, &c, 1, 0) == 0 && close(f) == 0); }
+}
+static void limit(int fd, int us) { struct timeval t = {0, us}; setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t); }
+enum { ASKED = 200 };
+static void young_server(struct end *e) {
+    int l = socket(AF_INET, SOCK_STREAM, 0); struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}; socklen_t n = sizeof a;
+    CHECK(bind(l, (void *)&a, n) == 0 && listen(l, 5) == 0 && getsockname(l, (void *)&a, &n) == 0 && write(e->meet, &a, n) == n);
+    answer_all(l, e, ASKED); CHECK(accept(-1, 0, 0) == -1 && errno == EBADF); meet(e);
+    fcntl(l, F_SETFL, O_NONBLOCK); CHECK(accept(l, 0, 0) == -1 && errno == EAGAIN); fcntl(l, F_SETFL, 0);
+    meet(e); answer_all(l, e, ASKED); meet(e);
+    uint64_t start = now_us(); limit(l, 20000); CHECK(accept4(l, 0, 0, 0) == -1 && errno == EAGAIN && now_us() - start >= 20000); limit(l, 0);
+    meet(e); answer_all(l, e, ASKED); meet(e);
+    // Repeated, since a handler may run before the call sleeps.
+    struct itimerval every = {{0, 5000}, {0, 5000}}, off = {0}; struct sigaction h = {.sa_handler = handler};
+    sigaction(SIGALRM, &h, 0); setitimer(ITIMER_REAL, &every, 0); CHECK(accept(l, 0, 0) == -1 && errno == EINTR); setitimer(ITIMER_REAL, &off, 0);
+    meet(e); int f = accept(l, 0, 0); CHECK(f >= 0); meet(e); shutdown(f, SHUT_WR); meet(e);
+    shutdown(l, SHUT_RDWR); CHECK(accept(l, 0, 0) == -1 && errno == EINVAL);
+    int p[2]; CHECK(pipe(p) == 0 && accept(p[0], 0, 0) == -1 && errno == ENOTSOCK);
+}
+static void young_client(struct end *e) {
+    struct sockaddr_in a; char c; CHECK(read(e->meet, &a, sizeof a) == sizeof a);
+    for (int i = 0; i < 3; i++) { ask(&a, e, ASKED); meet(e); meet(e); }
+    ask(&a, e, 0); int f = socket(AF_INET, SOCK_STREAM, 0); CHECK(connect(f, (void *)&a, sizeof a) == 0);
+    CHECK(recv(f, &c, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    fcntl(f, F_SETFL, O_NONBLOCK); CHECK(read(f, &c, 1) == -1 && errno == EAGAIN); fcntl(f, F_SETFL, 0);
+    uint64_t start = now_us(); limit(f, 20000); CHECK(recv(f, &c, 1, 0) == -1 && errno == EAGAIN && now_us() - start >= 20000); limit(f, 0);
+    meet(e); CHECK(recv(f, &c, 1, 0) == 0); meet(e);
+}
+
 struct scenario scenarios[] = {
     {"poll", poll_both, poll_both}, {"ppoll", ppoll_both, ppoll_both}, {"select", select_both, select_both}, {"pselect", pselect_both, pselect_both}, {"poll_end", poll_end, poll_end}, {"poll_all", poll_all, poll_all},
     {"epoll_level", epoll_level, epoll_level}, {"epoll_changes", epoll_changes, epoll_changes}, {"epoll_edge", epoll_edge, epoll_edge}, {"epoll_once", epoll_once, epoll_once}, {"epoll_nested", epoll_nested, epoll_nested},
-    {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_submit", epoll_submit, epoll_submit}, {"epoll_closed", epoll_closed, epoll_closed}, {"epoll_remade", epoll_remade, epoll_remade}, {"epoll_exec", epoll_echo, epoll_exec}, {"epoll_dup", epoll_dup, epoll_dup}, {0},
+    {"epoll_others", epoll_others, epoll_others}, {"epoll_threads", epoll_threads, epoll_threads}, {"epoll_fork", epoll_fork, epoll_fork}, {"epoll_submit", epoll_submit, epoll_submit}, {"epoll_closed", epoll_closed, epoll_closed}, {"epoll_remade", epoll_remade, epoll_remade}, {"epoll_exec", epoll_echo, epoll_exec}, {"epoll_dup", epoll_dup, epoll_dup}, {"young", young_server, young_client}, {0},
 };
 int main(int argc, char **argv) { return run_main(argc, argv); }

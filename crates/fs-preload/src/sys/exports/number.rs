@@ -6,6 +6,7 @@ use crate::descriptor;
 use crate::promotion;
 use crate::sys::errno::keeping_errno;
 use crate::sys::{memory, real};
+use crate::young;
 
 /// `CLOSE_RANGE_UNSHARE`: the one flag with which descriptors are closed. With
 /// `CLOSE_RANGE_CLOEXEC` none is, and others are EINVAL.
@@ -14,13 +15,13 @@ const CLOSE_RANGE_UNSHARE: c_int = 2;
 define! {
     /// accept(2).
     fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int = {
-        let new = real::accept(fd, address, length);
+        let new = young::accept(fd, || real::accept(fd, address, length));
         keeping_errno(|| accepted(new));
         new
     };
     /// accept4(2).
     fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int = {
-        let new = real::accept4(fd, address, length, flags);
+        let new = young::accept(fd, || real::accept4(fd, address, length, flags));
         keeping_errno(|| accepted(new));
         new
     };

@@ -12,6 +12,7 @@ use crate::slot::Direction;
 use crate::socket::Socket;
 use crate::sys::errno::answer;
 use crate::sys::{memory, real};
+use crate::young;
 
 /// Flags that the ring knows.
 const BY_RING: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_PEEK | MSG_WAITALL | MSG_TRUNC | MSG_CMSG_CLOEXEC;
@@ -23,11 +24,11 @@ const MAX_PEEK: usize = 64 << 10;
 define! {
     /// recv(2).
     fn recv(fd: c_int, data: *mut c_void, n: size_t, flags: c_int) -> ssize_t =
-        data_call(fd, Direction::Receive, || real::recv(fd, data, n, flags), |got| taken(got, flags),
+        data_call(fd, Direction::Receive, || young::receive(fd, flags, || real::recv(fd, data, n, flags)), |got| taken(got, flags),
             |socket| receive_one(socket, data, n, flags));
     /// recvfrom(2).
     fn recvfrom(fd: c_int, data: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t) -> ssize_t =
-        data_call(fd, Direction::Receive, || real::recvfrom(fd, data, n, flags, from, length), |got| taken(got, flags), |socket| {
+        data_call(fd, Direction::Receive, || young::receive(fd, flags, || real::recvfrom(fd, data, n, flags, from, length)), |got| taken(got, flags), |socket| {
             if from.is_null() || memory::is_writable(length, 4) {
                 let got = receive_one(socket, data, n, flags)?;
                 if got < 0 || from.is_null() {
@@ -47,7 +48,7 @@ define! {
         });
     /// read(2).
     fn read(fd: c_int, data: *mut c_void, n: size_t) -> ssize_t =
-        data_call(fd, Direction::Receive, || real::read(fd, data, n), stream_bytes, |socket| {
+        data_call(fd, Direction::Receive, || young::receive(fd, 0, || real::read(fd, data, n)), stream_bytes, |socket| {
             if n == 0 { None } else { receive_one(socket, data, n, 0) }
         });
     /// readv(2).
