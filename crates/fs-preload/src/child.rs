@@ -11,16 +11,14 @@ use crate::{confined, process, promotion, set, table};
 /// Notices that this process is a new child.
 #[inline]
 pub(crate) fn notice_fork() {
-    if wiped::is_wiped() {
-        begin_child();
+    if !wiped::has_begun() {
+        wiped::begin(begin_child);
     }
 }
 
 /// A watched socket now has two holders, so the kernel keeps carrying it. Promoted sockets and sets
 /// are older than the child's generation, which their next use notices.
-#[cold]
 fn begin_child() {
-    wiped::mark();
     process::begin_generation();
     // A confined process keeps its thread's id, and has disconnected from the service.
     if !confined::is_confined() {

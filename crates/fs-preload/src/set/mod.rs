@@ -147,7 +147,7 @@ impl Polled {
 /// way. A child does not make those of its parent's threads.
 pub(crate) fn tell_all() {
     // A child that has used no socket of the library has deferred nothing. Most of them only execute a program.
-    if wiped::is_wiped() {
+    if !wiped::has_begun() {
         return;
     }
     tell_sets();

@@ -41,6 +41,12 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// Returns the address of the calling thread's errno, which no other living thread has.
+pub(crate) fn address() -> usize {
+    // SAFETY: as in `set_errno`.
+    unsafe { libc::__errno_location() }.addr()
+}
+
 /// Keeps errno over calls that may set it.
 pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     let before = errno();
