@@ -20,11 +20,6 @@ use smoltcp::wire::{
     RawHardwareAddress,
 };
 
-/// Maximum length that [`request`] and [`announce`] write: Ethernet, VLAN tag, IPv6, neighbour
-/// solicitation with one option.
-#[cfg(test)]
-pub(crate) const REQUEST_LEN_MAX: usize = eth::TAGGED_HEADER_LEN + ipv6::HEADER_LEN + 32;
-
 /// Hop limit of echo replies.
 const TTL: u8 = 64;
 /// Hop limit of neighbour discovery. It proves that no router has forwarded the packet (RFC 4861
@@ -56,8 +51,8 @@ pub(crate) struct Response {
 /// Replies to an ARP, NDISC or ICMP echo packet, which [`crate::rx::parse::parse`] has recognized
 /// in `head`.
 ///
-/// The reply is at most [`REQUEST_LEN_MAX`] or `head.len() + 4` bytes long, whichever is more. A
-/// reply that does not fit into `reply` is not sent.
+/// The reply is at most as long as a [`request`], or `head.len() + 4` bytes. One that does not fit into
+/// `reply` is not sent.
 pub(crate) fn respond(
     iface: IfaceId,
     interface: &Interface,
@@ -83,7 +78,7 @@ pub(crate) fn respond(
 
 /// Writes the request for a neighbour: an ARP request, or a neighbour solicitation to its
 /// solicited-node group. Returns its length. Returns `None` if the interface has no address of that
-/// family, if it is a raw IP link, or if `out` is too small ([`REQUEST_LEN_MAX`] suffices).
+/// family, if it is a raw IP link, or if `out` is too small (90 bytes suffice: VLAN tag, IPv6, one option).
 pub(crate) fn request(interface: &Interface, target: IpAddr, out: &mut [u8]) -> Option<usize> {
     let source = crate::net::route::source_for(core::slice::from_ref(interface), IfaceId(0), target, target)?;
     match (source, target) {
@@ -98,23 +93,6 @@ pub(crate) fn request(interface: &Interface, target: IpAddr, out: &mut [u8]) -> 
             emit_ndisc(interface, multicast_mac(group), source, group, repr, out)
         }
         _ => None,
-    }
-}
-
-/// Writes the unsolicited announcement of one of our addresses, so that neighbours that knew its
-/// last owner learn the new one: a gratuitous ARP request (RFC 5227 section 3), or an unsolicited
-/// neighbour advertisement (RFC 4861 7.2.6). Otherwise as [`request`].
-#[cfg(test)]
-pub(crate) fn announce(interface: &Interface, addr: IpAddr, out: &mut [u8]) -> Option<usize> {
-    match addr {
-        IpAddr::V4(addr) => {
-            let repr = arp_repr(interface, ArpOperation::Request, addr, [0; 6], addr);
-            emit_arp(interface, eth::BROADCAST, &repr, out)
-        }
-        IpAddr::V6(addr) => {
-            let repr = advertisement(interface, addr, NdiscNeighborFlags::OVERRIDE);
-            emit_ndisc(interface, multicast_mac(ALL_NODES), addr, ALL_NODES, repr, out)
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Enqueued, Path, PathId, REFRESH, REQUEST_INTERVAL};
 use crate::frame::{FramePool, HEADROOM, TxFrame};
 use crate::time::Instant;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 /// Packets that may wait in total, as a multiple of the limit for one neighbour. A scan through a
@@ -33,6 +33,8 @@ pub(super) struct ResolutionQueue {
     repeats: VecDeque<(Instant, PathId)>,
     /// Known neighbours to be confirmed. Sorted as well.
     refreshes: VecDeque<(Instant, PathId)>,
+    /// The paths in `refreshes`: a neighbour that leaves and comes back has one entry.
+    refreshed: BTreeSet<PathId>,
 }
 
 impl ResolutionQueue {
@@ -45,6 +47,7 @@ impl ResolutionQueue {
             packets: 0,
             repeats: VecDeque::new(),
             refreshes: VecDeque::new(),
+            refreshed: BTreeSet::new(),
         }
     }
 
@@ -122,9 +125,11 @@ impl ResolutionQueue {
         }
     }
 
-    /// Schedules a confirmation of the path after [`REFRESH`].
+    /// Schedules a confirmation of the path after [`REFRESH`], or earlier if one is due then.
     pub(super) fn refresh_later(&mut self, id: PathId, now: Instant) {
-        self.refreshes.push_back((now + REFRESH, id));
+        if self.refreshed.insert(id) {
+            self.refreshes.push_back((now + REFRESH, id));
+        }
     }
 
     /// Ends resolution and returns the waiting packets.
@@ -145,6 +150,11 @@ impl ResolutionQueue {
         self.entries.contains_key(&id)
     }
 
+    #[cfg(test)]
+    pub(super) fn refreshes(&self) -> usize {
+        self.refreshes.len()
+    }
+
     #[cfg(any(test, feature = "check"))]
     pub(super) fn packets(&self) -> usize {
         self.packets
@@ -163,7 +173,9 @@ impl ResolutionQueue {
                 return Some(Due::Repeat(id, entry.tries));
             }
         }
-        pop_due(&mut self.refreshes, now).map(|(_, id)| Due::Refresh(id))
+        let (_, id) = pop_due(&mut self.refreshes, now)?;
+        self.refreshed.remove(&id);
+        Some(Due::Refresh(id))
     }
 }
 

@@ -231,6 +231,21 @@ fn confirms_standalone_neighbours() {
     assert_eq!(table.next_deadline(), None);
 }
 
+/// A neighbour that comes and goes is confirmed as often as another, and costs as little memory.
+#[test]
+fn neighbour_that_comes_back_has_one_confirmation() {
+    let (mut table, mut pool) = (table(), HeapPool::new(2, 512));
+    let id = path(&mut table, ETH, "10.77.1.2");
+    for minute in 0..5 {
+        let start = 64 * minute;
+        assert!(table.need(id, secs(start)));
+        let _ = table.set_neighbour(ETH, ip("10.77.1.2"), Some(PEER), secs(start));
+        (start + 60..start + 64).for_each(|now| drop(tick(&mut table, &mut pool, secs(now))));
+        assert_eq!(table.get(id).state(), PathState::Pending, "it has gone");
+    }
+    assert!(table.waiting.refreshes() <= 1, "{}", table.waiting.refreshes());
+}
+
 #[test]
 fn announcements_do_not_fill_table() {
     let mut table = table();

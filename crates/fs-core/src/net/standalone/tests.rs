@@ -15,6 +15,8 @@ const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 const OURS6: Ipv6Addr = Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 1);
 const THEIRS6: Ipv6Addr = Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 2);
 const IFACE: IfaceId = IfaceId(0);
+/// Ethernet, VLAN tag, IPv6, neighbour solicitation with one option.
+const REQUEST_LEN_MAX: usize = eth::TAGGED_HEADER_LEN + ipv6::HEADER_LEN + 32;
 
 fn host(last: u8) -> Interface {
     let v6 = Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, u16::from(last));
@@ -31,6 +33,21 @@ fn receive(interface: &Interface, frame: &[u8]) -> (Option<Learned>, Vec<u8>) {
     let parsed = parse(&View::of(interface), frame, 0, RxChecksum::Unknown, || Sum::ZERO).unwrap();
     let response = respond(IFACE, interface, frame, &parsed, &mut reply);
     (response.learned, reply[..response.reply_len].to_vec())
+}
+
+/// Writes the unsolicited announcement of an address, as a host sends it that takes the address over: a gratuitous
+/// ARP request (RFC 5227 section 3), or an unsolicited neighbour advertisement (RFC 4861 7.2.6).
+fn announce(interface: &Interface, addr: IpAddr, out: &mut [u8]) -> Option<usize> {
+    match addr {
+        IpAddr::V4(addr) => {
+            let repr = arp_repr(interface, ArpOperation::Request, addr, [0; 6], addr);
+            emit_arp(interface, eth::BROADCAST, &repr, out)
+        }
+        IpAddr::V6(addr) => {
+            let repr = advertisement(interface, addr, NdiscNeighborFlags::OVERRIDE);
+            emit_ndisc(interface, multicast_mac(ALL_NODES), addr, ALL_NODES, repr, out)
+        }
+    }
 }
 
 fn written(write: impl FnOnce(&mut [u8]) -> Option<usize>) -> Vec<u8> {
