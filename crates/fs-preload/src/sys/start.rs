@@ -87,6 +87,8 @@ pub(crate) fn report() {
 }
 
 extern "C" fn before_fork() {
+    // Another thread that began the process later would free the locks that this one takes.
+    child::notice_fork();
     // Counted before the calls are made, so that other threads defer no more in sets of before, and once more
     // under the locks: the child has sockets and sets that they have begun in between, too.
     process::count_fork();
@@ -141,20 +143,40 @@ pub(crate) fn around_fork(fork: impl FnOnce() -> c_int) -> c_int {
 mod tests {
     use super::*;
 
-    #[test]
-    fn child_that_only_executes_a_program_begins_nothing() {
+    /// Returns what `work` returns in a child.
+    fn in_new_child(work: impl FnOnce() -> bool) -> bool {
         wiped::prepare();
         // SAFETY: the child calls nothing that another thread of its parent may have been in.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let was_new = !wiped::has_begun();
-            set::tell_all();
+            let result = work();
             // SAFETY: it ends the child.
-            unsafe { libc::_exit(c_int::from(!was_new || wiped::has_begun())) };
+            unsafe { libc::_exit(c_int::from(!result)) };
         }
         let mut status = 0;
         // SAFETY: a child of this process, and a number to write to.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
+        status == 0
+    }
+
+    #[test]
+    fn child_that_only_executes_a_program_begins_nothing() {
+        assert!(in_new_child(|| {
+            let was_new = !wiped::has_begun();
+            set::tell_all();
+            was_new && !wiped::has_begun()
+        }));
+    }
+
+    /// Otherwise another thread may begin it while the locks of the fork are held.
+    #[test]
+    fn child_that_forks_has_begun() {
+        assert!(in_new_child(|| {
+            let was_new = !wiped::has_begun();
+            before_fork();
+            let has_begun = wiped::has_begun();
+            after_fork();
+            was_new && has_begun
+        }));
     }
 }
