@@ -179,7 +179,8 @@ impl<K: Kernel> Consumer<'_, K> {
 
     #[inline]
     fn set_head(&self, head: Position) {
-        self.side.receive.head.store(head.bits(), Ordering::Relaxed);
+        // Release: a thread that sends makes its credit of it.
+        self.side.receive.head.store(head.bits(), Ordering::Release);
         self.direction.line_c.head.store(head.bits(), Ordering::Release);
     }
 

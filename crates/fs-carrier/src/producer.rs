@@ -81,7 +81,7 @@ pub(crate) fn send_short(
     send.known_head.store(tail.bits(), Ordering::Relaxed);
     store_inline(&line.inline, bytes);
     ring.write(tail, bytes);
-    line.credit.store(side.receive.head.load(Ordering::Relaxed), Ordering::Release);
+    line.credit.store(side.receive.head.load(Ordering::Acquire), Ordering::Release);
     line.word.publish(seen, bytes.len(), bytes.len()).then_some(())
 }
 
@@ -165,7 +165,7 @@ impl<K: Kernel> Producer<'_, K> {
             store_inline(&line.inline, piece);
         }
         self.ring.write(tail, piece);
-        line.credit.store(self.side.receive.head.load(Ordering::Relaxed), Ordering::Release);
+        line.credit.store(self.side.receive.head.load(Ordering::Acquire), Ordering::Release);
         if !line.word.publish(seen, piece.len(), if is_inline { piece.len() } else { 0 }) {
             drop(guard);
             return Published::Kernel(line.word.load());

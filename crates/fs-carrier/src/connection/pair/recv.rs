@@ -65,7 +65,8 @@ impl<K: Kernel> Pair<K> {
         }
         load_inline(&direction.line_a.inline, 0, &mut into[..n]);
         let tail = seen.tail().bits();
-        receive.head.store(tail, Ordering::Relaxed);
+        // Release: a thread that sends makes its credit of it.
+        receive.head.store(tail, Ordering::Release);
         receive.known_tail.store(tail, Ordering::Relaxed);
         direction.line_c.head.store(tail, Ordering::Release);
         Some(n)
