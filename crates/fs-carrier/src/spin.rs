@@ -31,6 +31,10 @@ const LOOKS_PER_READING: u32 = 16;
 /// Yields with which a spin begins if the peer shares the processor. More: CPU for a peer that
 /// thinks. Fewer: where others run there too, the peer's turn comes after the spin.
 const FIRST_YIELDS: u32 = 4;
+/// Number of spins in a row whose bytes came right after a yield, after which the peer is believed to share the
+/// processor. More: slower to notice that. Fewer: a peer on another processor, whose bytes come within the time of a
+/// yield by chance (one spin in ten, if it takes microseconds), counts as one on this one.
+const SURE: u32 = 4;
 /// One of so many spins that would begin with yields looks first, as for a peer on another
 /// processor. More: slower to notice that the peer has moved. Fewer: a spin in vain more often,
 /// 2 µs, where a round trip on one processor takes 2.5.
@@ -105,8 +109,8 @@ pub(crate) struct Spin {
     budget_ns: AtomicU32,
     vain: AtomicU32,
     waits: AtomicU32,
-    /// Not 0: the last bytes that showed it came while this thread had yielded, so the peer needs the
-    /// same processor. The number counts spins, for [`PROBE`].
+    /// Number of spins in a row whose bytes came right after a yield, up to [`SURE`]: then the peer needs
+    /// the same processor, and the number goes on to count spins, for [`PROBE`].
     shares: AtomicU32,
 }
 
@@ -123,25 +127,26 @@ impl Spin {
     /// Returns the number of yields with which the next spin begins, whatever time they take.
     #[inline]
     pub(crate) fn first_yields(&self, pacing: Pacing) -> u32 {
-        match self.shares.load(Ordering::Relaxed) {
-            0 => pacing.yields,
-            spins => self.first_yields_beside(spins).max(pacing.yields),
+        match self.shares.load(Ordering::Relaxed).checked_sub(SURE) {
+            None => pacing.yields,
+            Some(spins) => self.first_yields_beside(spins).max(pacing.yields),
         }
     }
 
     #[cold]
     fn first_yields_beside(&self, spins: u32) -> u32 {
-        self.shares.store(spins % PROBE + 1, Ordering::Relaxed);
-        if spins == PROBE { 0 } else { FIRST_YIELDS }
+        self.shares.store(SURE + (spins + 1) % PROBE, Ordering::Relaxed);
+        if spins + 1 == PROBE { 0 } else { FIRST_YIELDS }
     }
 
-    /// Records that a spin has found bytes after so many yields. `by_yield`: at the first look after one.
+    /// Records that a spin has found bytes. `by_yield`: at the first look after a yield. Any other look shows that the
+    /// peer runs elsewhere.
     #[inline]
-    pub(crate) fn found_after(&self, yields: u32, by_yield: bool) {
-        let shares = self.shares.load(Ordering::Relaxed) != 0;
-        if by_yield && !shares {
-            self.shares.store(1, Ordering::Relaxed);
-        } else if yields == 0 && shares {
+    pub(crate) fn found_after(&self, by_yield: bool) {
+        let shares = self.shares.load(Ordering::Relaxed);
+        if by_yield && shares < SURE {
+            self.shares.store(shares + 1, Ordering::Relaxed);
+        } else if !by_yield && shares != 0 {
             self.shares.store(0, Ordering::Relaxed);
         }
     }
@@ -182,7 +187,7 @@ impl Spin {
         loop {
             for _ in 0..LOOKS_PER_READING {
                 if found() {
-                    self.found_after(yields, by_yield);
+                    self.found_after(by_yield);
                     return true;
                 }
                 by_yield = false;
@@ -201,8 +206,9 @@ impl Spin {
             }
             if (now >= end && yields >= least) || is_late {
                 let is_found = found();
-                if is_found {
-                    self.found_after(yields, by_yield);
+                // After a preemption it is not known where the peer has run.
+                if is_found && (by_yield || !is_late) {
+                    self.found_after(by_yield);
                 }
                 return is_found;
             }
@@ -283,8 +289,12 @@ impl KernelWaits {
         if self.are_short.load(Ordering::Relaxed) != 0 {
             let first = (pacing.yields, pacing.yields);
             // A peer on this processor runs as soon as the thread sleeps.
-            let can_pay = !pacing.is_crowded(machine) && self.spin.first_yields(pacing) <= pacing.yields;
-            if can_pay && may_sleep() && !self.spin.look_with(pacing, machine, SHORT_WAIT_NS, first, is_ready) {
+            let can_pay = || self.spin.first_yields(pacing) <= pacing.yields;
+            if !pacing.is_crowded(machine)
+                && may_sleep()
+                && can_pay()
+                && !self.spin.look_with(pacing, machine, SHORT_WAIT_NS, first, is_ready)
+            {
                 self.are_short.store(0, Ordering::Relaxed);
             }
             return call();
@@ -369,43 +379,86 @@ mod tests {
         assert_eq!(machine.yields.get(), 1, "a sender's time is over");
     }
 
-    /// A spin for an answer. `beside`: the peer answers while the thread yields; else on its own, within a look or two.
-    fn answer(spin: &Spin, beside: bool) -> (u64, u32) {
+    #[derive(Clone, Copy)]
+    enum Peer {
+        /// Answers while this thread yields.
+        Beside,
+        /// Answers after so many nanoseconds, on its own processor.
+        After(u64),
+    }
+
+    /// A spin for an answer. Returns its nanoseconds and its yields.
+    fn answer(spin: &Spin, peer: Peer) -> (u64, u32) {
         let machine = OwnProcessor::default();
-        let is_there = || if beside { machine.yields.get() > 0 } else { machine.now_ns.get() >= 20 };
+        let is_there = || match peer {
+            Peer::Beside => machine.yields.get() > 0,
+            Peer::After(ns) => machine.now_ns.get() >= ns,
+        };
         assert!(spin.look(Pacing::USUAL, &machine, 50_000, is_there));
         (machine.now_ns.get(), machine.yields.get())
     }
 
-    #[test]
-    fn spin_learns_whether_the_peer_shares_the_processor() {
-        let spin = Spin::new(Pacing::USUAL);
-        let (ns, yields) = answer(&spin, true);
-        assert!(ns >= FIRST_YIELD_NS && yields == 1, "not known yet");
-        for _ in 0..PROBE - 1 {
-            assert_eq!(answer(&spin, true), (1_000, 1), "the thread yields at once");
-        }
-        assert!(answer(&spin, true).0 >= FIRST_YIELD_NS, "one spin tries without");
-        assert_eq!(answer(&spin, true), (1_000, 1));
-        let with_yields = (0..PROBE).filter(|_| answer(&spin, false).1 > 0).count();
-        assert!((1..PROBE as usize).contains(&with_yields), "until the next try shows that the peer has moved");
-        for _ in 0..2 * PROBE {
-            assert_eq!(answer(&spin, false), (20, 0));
+    /// Spins until the estimate knows that the peer shares the processor.
+    fn sharing(spin: &Spin) {
+        for _ in 0..SURE {
+            let (ns, yields) = answer(spin, Peer::Beside);
+            assert!(ns >= FIRST_YIELD_NS && yields == 1, "not known yet");
         }
     }
+
+    #[test]
+    fn spin_learns_whether_the_peer_shares_the_processor() {
+        for elsewhere_ns in [20, 5_000, 30_000] {
+            let spin = Spin::new(Pacing::USUAL);
+            sharing(&spin);
+            for _ in 0..PROBE - 1 {
+                assert_eq!(answer(&spin, Peer::Beside), (1_000, 1), "the thread yields at once");
+            }
+            assert!(answer(&spin, Peer::Beside).0 >= FIRST_YIELD_NS, "one spin tries without");
+            assert_eq!(answer(&spin, Peer::Beside), (1_000, 1));
+            let mut others = 0;
+            while answer(&spin, Peer::After(elsewhere_ns)).1 >= FIRST_YIELDS {
+                others += 1;
+            }
+            assert!(others < PROBE, "until the next try shows that the peer has moved");
+            for _ in 0..2 * PROBE {
+                let (ns, yields) = answer(&spin, Peer::After(elsewhere_ns));
+                assert!(ns < elsewhere_ns + 2_000 && yields < FIRST_YIELDS, "{elsewhere_ns}: {ns} {yields}");
+            }
+        }
+    }
+
+    /// Bytes of a peer on another processor come within a yield by chance.
+    #[test]
+    fn chance_is_no_proof_that_the_peer_shares_the_processor() {
+        let spin = Spin::new(Pacing::USUAL);
+        for _ in 0..3 * PROBE {
+            for _ in 0..SURE - 1 {
+                assert_eq!(answer(&spin, Peer::After(FIRST_YIELD_NS + 500)).1, 1);
+            }
+            assert_eq!(answer(&spin, Peer::After(5_000)).1, 1);
+        }
+    }
+
     /// A call in the kernel whose wait ends after so long. Returns whether it began with a spin, and slept.
     fn kernel_wait(waits: &KernelWaits, wait_ns: u64) -> (bool, bool) {
         let machine = OwnProcessor::default();
         let (spun, slept) = (Cell::new(false), Cell::new(false));
         let is_ready = || machine.now_ns.get() >= wait_ns;
-        let may_sleep = || {
+        let look = || {
             spun.set(true);
-            true
+            is_ready()
         };
-        waits.around(Pacing::USUAL, &machine, may_sleep, is_ready, || {
-            slept.set(!is_ready());
-            machine.now_ns.set(machine.now_ns.get().max(wait_ns));
-        });
+        waits.around(
+            Pacing::USUAL,
+            &machine,
+            || true,
+            look,
+            || {
+                slept.set(!is_ready());
+                machine.now_ns.set(machine.now_ns.get().max(wait_ns));
+            },
+        );
         (spun.get(), slept.get())
     }
 
@@ -429,7 +482,7 @@ mod tests {
         let machine = OwnProcessor::default();
         waits.around(Pacing::USUAL, &machine, || false, || panic!("a look"), || ());
         assert_eq!(machine.now_ns.get(), 0);
-        answer(&waits.spin, true);
+        sharing(&waits.spin);
         let spins = (0..PROBE).filter(|_| kernel_wait(&waits, 60_000).0).count();
         assert!(spins <= 2, "the peer answers as soon as this thread sleeps: {spins}");
     }

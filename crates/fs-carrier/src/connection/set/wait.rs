@@ -40,7 +40,7 @@ impl<K: Kernel> Set<K> {
         // The end of the spin, or `None` before it has begun.
         let mut look_end = None;
         let (mut yields, mut by_yield, mut is_late) = (0, false, false);
-        let first_yields = self.spin.first_yields(self.pacing);
+        let mut first_yields = 0;
         let mut now = start;
         let mut next_yield = start + FIRST_YIELD_NS;
         loop {
@@ -48,7 +48,7 @@ impl<K: Kernel> Set<K> {
             if scan.events > 0 {
                 if look_end.is_some() {
                     self.spin.found(self.pacing);
-                    self.spin.found_after(yields, by_yield);
+                    self.spin.found_after(by_yield);
                 }
                 return if !asks_first && (timeout_ns == Some(0) || scan.has_ends || self.merged.is_due(now)) {
                     self.ask(kernel, into, scan.events, now)
@@ -65,6 +65,7 @@ impl<K: Kernel> Set<K> {
             }
             let is_first = look_end.is_none();
             let look_end = *look_end.get_or_insert_with(|| {
+                first_yields = self.spin.first_yields(self.pacing);
                 now + u64::from(Pacing::spin_for(self.spin.next(self.pacing, kernel), scan.hot))
             });
             let is_over = look_end == start || (now >= look_end && yields >= first_yields);
