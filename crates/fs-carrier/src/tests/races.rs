@@ -3,7 +3,7 @@
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::between::{act_before, record};
+use super::between::{Access, act_before, record};
 use super::rules::World;
 use crate::kernel::{Kernel, RecvMode};
 use crate::layout::Direction;
@@ -158,5 +158,24 @@ fn words_that_the_peer_reads_are_released_and_acquired() {
         let weak: Vec<_> =
             shared.iter().filter(|access| !access.is_ordered).map(|access| access.address - base).collect();
         assert!(shared.len() > 20 && weak.is_empty(), "{}: offsets of {} accesses: {weak:?}", action.0, shared.len());
+    }
+}
+
+/// A thread that sends tells the peer how far another thread of its end has copied.
+#[test]
+fn head_that_the_credit_tells_is_released_and_acquired() {
+    for n in [5, 50] {
+        let stream = Stream::new(n);
+        let (world, piece) = (&stream.world, vec![0; n.into()]);
+        let head = core::ptr::from_ref(&world.b.consumer().side.receive.head).addr();
+        let orders = |calls: Vec<Access>| {
+            let of_head = calls.into_iter().filter(|access| access.address == head);
+            of_head.map(|access| access.is_ordered).collect::<Vec<_>>()
+        };
+        let received = orders(record(|| stream.receive_all()));
+        assert!(received.contains(&true), "{n}: {received:?}");
+        assert!(world.a.consumer().set_ring());
+        let sent = orders(record(|| assert_eq!(world.b.send(&piece, false), Ok(n.into()))));
+        assert!(!sent.is_empty() && !sent.contains(&false), "{n}: {sent:?}");
     }
 }
